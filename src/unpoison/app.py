@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unpoison.app_internals import is_importing, make_metrics, reference_to, runnable
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
-from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved
+from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolved, url_with_dlq
 from unpoison.control.options import DEFAULT_CONTROL, Admission, Breaker
 from unpoison.deadletters import DLQManager
 from unpoison.decide.options import DEFAULTS, Settings, settings_from
@@ -138,6 +138,7 @@ class App:
         on_dlq: OnDLQ | None = None,
         on_retry: OnRetry | None = None,
         handler: PoisonPillHandler | None = None,
+        dlq: str | None = None,
     ) -> Callable[[Function], Function]:
         """Register the decorated function as the handler of `source`. The function itself stays as it is.
 
@@ -160,9 +161,10 @@ class App:
         - `on_dlq`: called with message, metadata and exception after a dead letter was stored. May be async.
         - `on_retry`: called with message, metadata and the delay in seconds after a retry was stored. May be async.
         - `handler`: a PoisonPillHandler that decides max_attempts, max_age, classify, policies and the hooks itself.
+        - `dlq`: the name of the queue, topic, stream or key for its dead letters. None: the usual name.
         """
         options: dict[str, Any] = {**locals()}  # what `register` takes by name
-        del options["self"], options["source"]
+        del options["self"], options["source"], options["dlq"]
         check_has_source(source)
 
         def decorate(function: Function) -> Function:
@@ -171,7 +173,9 @@ class App:
                     f"Source {source!r} has two consumers in this app. One message would go to either; keep one of them."
                 )
             check_source(source)
-            check_sources(self.settings.url, [*self._consumers, source])
+            url = self.settings.url if dlq is None else url_with_dlq(self.settings.url, source, dlq)
+            check_sources(url, [*self._consumers, source])
+            self.settings = replace(self.settings, url=url)
             self._consumers[source] = register(self.settings, source, function, **options)
             return function
 

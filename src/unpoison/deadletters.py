@@ -17,7 +17,7 @@ from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.letter_group import LetterGroup, grouped
 from unpoison.model.verdict import STATES
-from unpoison.port.broker import ClosesMore, DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, one_look
+from unpoison.port.broker import DeadLetters, ListsIds, Progress, PurgesHistory, ReadAsAWhole, SizesPages, close, one_look
 from unpoison.port.broker_url import masked_text
 
 PAGE = 1_000
@@ -128,15 +128,15 @@ class _Tally:
 
 
 class DLQManager:
-    """The dead letters of one source. `app.dlq("orders")` makes it."""
+    """The dead letters of one source, or of a DLQ with letters of many. `app.dlq("orders")` makes it."""
 
-    def __init__(self, letters: DeadLetters, source: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, letters: DeadLetters, source: str = "", clock: Callable[[], float] = time.time, *, dlq: str = "") -> None:
         if not hasattr(letters, "browse"):
             shown = masked_text(repr(letters))
             raise ConfigError(
                 f"DLQManager cannot be made from {shown}. Ask the app for it: App('sqlite:///shop.db') has app.dlq('orders')."
             )
-        self._letters, self.source, self._clock = letters, source, clock
+        self._letters, self.source, self._clock, self._named = letters, source, clock, source or dlq
         self.page = letters.page if isinstance(letters, SizesPages) else PAGE
         """How many letters of a whole DLQ are sent or removed at once."""
         self.is_closed = False
@@ -144,7 +144,7 @@ class DLQManager:
     def close(self) -> None:
         """Close its connection. It also works as a context manager: with app.dlq("orders") as dlq: …"""
         self.is_closed = True
-        (self._letters if isinstance(self._letters, ClosesMore) else self._letters.broker).close()
+        close(self._letters)
 
     def __enter__(self) -> Self:
         return self
@@ -227,9 +227,9 @@ class DLQManager:
         found = self._letters.browse(only=id, state=None)
         found = [letter for letter in found if letter.state == "dead"] or found
         if not found:
-            raise LetterNotFound(id, self.source)
+            raise LetterNotFound(id, self._named)
         if len(found) > 1:
-            raise LetterNotFound(id, self.source, others=[letter.id for letter in found])
+            raise LetterNotFound(id, self._named, others=[letter.id for letter in found])
         return found[0]
 
     def reveal(self, id: str, *, reason: str) -> DeadLetter:  # noqa: A002 - the word users write
@@ -250,7 +250,7 @@ class DLQManager:
                 return self._replay_oldest()
             letter = self.get(id)
             if not self._letters.replay([letter.id]):
-                raise LetterNotFound(id, self.source, self.get(letter.id).state)
+                raise LetterNotFound(id, self._named, self.get(letter.id).state)
             return ReplayResult((letter.id,))
 
     def _replay_oldest(self) -> ReplayResult:
@@ -271,7 +271,7 @@ class DLQManager:
         with one_look(self._letters):
             letter = self.get(id)
             if not self._letters.remove([letter.id], keep_as="discarded"):
-                raise LetterNotFound(id, self.source, self.get(letter.id).state)
+                raise LetterNotFound(id, self._named, self.get(letter.id).state)
             return letter
 
     def discard_all(self, progress: Progress | None = None, where: Where | None = None) -> DiscardResult:
@@ -330,7 +330,7 @@ class DLQManager:
         except UnpoisonError as error:
             if not tally.handled:
                 raise
-            raise BulkStopped(self.source, verb, sum(tally.done.values()), tally.total, self.page, error) from error
+            raise BulkStopped(self._named, verb, sum(tally.done.values()), tally.total, self.page, error) from error
 
     def _pages(self, state: str, chosen: Selection | None) -> Iterator[Sequence[str]]:
         """The ids of the letters in this state now, or of the chosen ones, page by page."""

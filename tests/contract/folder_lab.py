@@ -22,6 +22,7 @@ ADAPTER = Adapter(f"{HERE}.broker", "FolderBroker", f"{HERE}.deadletters", "Fold
 class FolderLab(Lab):
     """A folder of its own."""
 
+    dlq_name = ""
     modules = (
         *(f"{HERE}.{name}" for name in ("broker", "deadletters", "queue")),
         *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling")),

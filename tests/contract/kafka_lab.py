@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from servers.kafka import Kafka
 from servers.kafka_cluster import Cluster
@@ -34,6 +34,7 @@ class KafkaLab(Lab):
             "connection",
             "cluster_queries",
             "deadletters",
+            "foreign_dlq",
             "letters",
             "waiting",
         )
@@ -47,6 +48,16 @@ class KafkaLab(Lab):
         options = f"session_timeout={session_timeout}&give_back=1&partitions={partitions}"
         super().__init__(f"{server.fresh()}&{options}", folder)
         self._now, self._ahead = Connection.now, 0.0
+
+    def fill_a_dlq_of_others(self, name: str, bodies: Sequence[bytes]) -> str:
+        where = address(self.url)
+        topic, producer = f"{where.prefix}{name}", Producer(where.options)
+        admin = AdminClient(where.options)  # which must live until the answer is there
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+        for number, body in enumerate(bodies):
+            producer.produce(topic, body, partition=number % 2)
+        producer.flush()
+        return topic
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         raise NotImplementedError("Kafka hands over partitions and not messages: see tests/fault/kafka/test_groups.py")

@@ -23,6 +23,7 @@ from unpoison.testing.given import PLAIN_ID
 class SQLiteLab(Lab):
     """A file of its own."""
 
+    dlq_name = ""
     modules = (*(f"unpoison.brokers.sqlite.{name}" for name in ("broker", "deadletters", "owner", "rows")), "unpoison.port.sql")
     readers = tuple(f"unpoison.brokers.sqlite.rows.{name}" for name in ("delivery_of", "Delivery"))
 
@@ -81,6 +82,7 @@ class CollectedLab(SQLiteLab):
 class MemoryLab(Lab):
     """A name of its own in this process."""
 
+    dlq_name = ""
     modules = ("unpoison.brokers.memory",)
 
     def __init__(self, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from servers.nats import NATS
@@ -28,7 +28,7 @@ class NATSLab(Lab):
     modules = (
         *(
             f"unpoison.brokers.nats.{name}"
-            for name in ("broker", "source", "mover", "client", "deadletters", "claims", "writing", "subscription")
+            for name in ("broker", "source", "mover", "client", "deadletters", "foreign_dlq", "claims", "writing", "subscription")
         ),
         *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling")),
     )
@@ -39,6 +39,15 @@ class NATSLab(Lab):
         self._ack_wait = ack_wait
         # The server does not fence, so the adapter does not claim it; by its own clock it keeps these promises all the same.
         self.capabilities |= Capability.FENCED
+
+    def fill_a_dlq_of_others(self, name: str, bodies: Sequence[bytes]) -> str:
+        with closing(Connection(address(self.url))) as connection:
+            connection.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"lost.{name}"]}, "making a stream")
+            for body in bodies:
+                reply, future = connection.expect()
+                connection.send(wire.publication(f"lost.{name}".encode(), reply, b"", body))
+                connection.wait(future, "publishing")
+        return name
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until the server has taken back what it held."""

@@ -27,6 +27,7 @@ create trigger refuse before insert on unpoison_dead execute function refuse()
 class PostgreSQLLab(Lab):
     """A schema of its own in a database that tests share."""
 
+    dlq_name = ""
     modules = (
         *(f"unpoison.brokers.postgresql.{name}" for name in ("broker", "deadletters", "owner", "rows")),
         "unpoison.port.sql",

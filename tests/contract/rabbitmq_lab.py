@@ -3,9 +3,11 @@
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
+
+import pika
 
 from servers.errors import ServerFailed
 from servers.rabbitmq import RabbitMQ as Server
@@ -35,7 +37,7 @@ class RabbitMQLab(Lab):
     modules = (
         *(
             f"unpoison.brokers.rabbitmq.{name}"
-            for name in ("broker", "arrivals", "handing_back", "copies", "deadletters", "queue_pass", "writing")
+            for name in ("broker", "arrivals", "handing_back", "copies", "deadletters", "foreign_dlq", "queue_pass", "writing")
         ),
         "unpoison.port.copying.settling",
         "unpoison.port.copying.suspects",
@@ -52,6 +54,15 @@ class RabbitMQLab(Lab):
     @property
     def administrators_url(self) -> str:
         return f"{self.url}?management={self._server.http_url}"
+
+    def fill_a_dlq_of_others(self, name: str, bodies: Sequence[bytes]) -> str:
+        with closing(pika.BlockingConnection(pika.URLParameters(self.url))) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare(name, durable=True)
+            for body in bodies:
+                channel.basic_publish("", name, body, pika.BasicProperties(delivery_mode=2))
+        return name
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """The connection is cut, and the server has put everything back. (Until it has noticed, none can be taken.)"""

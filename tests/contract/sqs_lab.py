@@ -59,7 +59,7 @@ class SQSLab(Lab):
     """A prefix of its own."""
 
     modules = (
-        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "mover", "subscription", "deadletters")),
+        *(f"unpoison.brokers.sqs.{name}" for name in ("broker", "source", "mover", "subscription", "deadletters", "foreign_dlq")),
         *(f"unpoison.port.copying.{name}" for name in ("leased_broker", "settling", "whole_dlq", "dlq_index")),
     )
     readers = tuple(f"unpoison.brokers.sqs.envelope.{name}" for name in ("look", "plain"))
@@ -88,6 +88,13 @@ class SQSLab(Lab):
         """One of the queues as every other tool sees it."""
         prefix = parse_qs(urlsplit(self.url).query)["prefix"][0]
         return Queue(self._server.client(), prefix + name)
+
+    def fill_a_dlq_of_others(self, name: str, bodies: Sequence[bytes]) -> str:
+        queue = self.queue(name)
+        queue.create()
+        for body in bodies:
+            queue.send(body.decode())
+        return queue.name
 
     def steal(self, broker: Broker, deliveries: Sequence[Delivery]) -> None:
         """As if this process had been paused: nothing is renewed until SQS has taken back what it held."""

@@ -14,7 +14,6 @@ from unpoison.testing.isolation.diary import wait_until
 
 SHOP = """
 import ctypes
-from unpoison import App
 
 app = App({url!r}, notify=[{hook!r}])
 

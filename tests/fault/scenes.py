@@ -2,17 +2,25 @@
 letter that another program moves back."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from unpoison import App
+from unpoison.brokers import foreign_dlq
 from unpoison.flow import ending
 from unpoison.model.backoff import Backoff
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.message import Delivery
+from unpoison.port.broker import close
+from unpoison.store.letters.choice import letters_at
+from unpoison.store.letters.collected import CollectedLetters
+from unpoison.store.letters.collector import Collected, Collector
+from unpoison.store.letters.sql_letters import letters_for
 from unpoison.testing import given
 from unpoison.testing.isolation.diary import wait_until
+from unpoison.testing.lab import Lab
 from unpoison.testing.processes import PATIENCE
 from unpoison.testing.running import Journal, Running, drained
 
@@ -113,3 +121,26 @@ def letter_moved_back(app: App, move: Callable[[], object]) -> DeadLetter:
     assert (letter.replays, letter.attempts) == (1, 2)
     assert [past.error.rpartition(" ")[2] for past in letter.history] == ["1", "1", "2", "2"]
     return letter
+
+
+@contextmanager
+def letters_in_store(lab: Lab, dlq: str) -> Iterator[CollectedLetters]:
+    """The letters of a DLQ of others, collected into a store in the lab's folder."""
+    letters = letters_at(lab.url, f"sqlite:///{lab.folder}/letters.db", dlq)
+    assert isinstance(letters, CollectedLetters)
+    try:
+        yield letters
+    finally:
+        letters.close()
+
+
+def collected(lab: Lab, dlq: str, *accepted: str) -> Collected:
+    """Move the letters of a DLQ of others into the same store."""
+    store = letters_for(f"sqlite:///{lab.folder}/letters.db")
+    store.open()
+    native = foreign_dlq(lab.url, dlq, accepted)
+    try:
+        return Collector(native, store, dlq, dlq).collect()
+    finally:
+        close(native)
+        store.close()

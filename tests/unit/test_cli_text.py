@@ -8,10 +8,10 @@ import sys
 import click
 import pytest
 
+from unpoison.cli.chosen_letters import said_gone
 from unpoison.cli.input_output import DURATION
 from unpoison.cli.publish import batches, json_lines, raw_lines
 from unpoison.cli.screen import DUMP_LIMIT, TEXT_LIMIT, ago, body_shown
-from unpoison.cli.target import said_gone
 from unpoison.model.wording import acts_on_terminals, first_line, json_text, one_line, visible
 from unpoison.reporting.log_lines import JSONLines, PlainLines
 

@@ -39,7 +39,7 @@ def vhost(changes=None, *, version=(4, 0), longest=None, without=(), api=None, *
             plain = FoundQueue(name, arguments["x-queue-type"], True, False, False, arguments)
             found[name] = plain._replace(**(changes or {}).get(name, {}))
     ttls = {"message_ttl": None, "dlq_ttl": None, **ttls}
-    return VirtualHost("shop", version, ttls["message_ttl"], ttls["dlq_ttl"], longest, api or Api(), found)
+    return VirtualHost("shop", version, ttls["message_ttl"], ttls["dlq_ttl"], longest, api or Api(), found, WHERE)
 
 
 def told(*given, **more):

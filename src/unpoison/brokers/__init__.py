@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unpoison.errors import CapabilityError, ConfigError, MissingExtra
 from unpoison.port.broker import Broker, DeadLetters, Finding, Leftovers, Progress
-from unpoison.port.broker_url import masked, scheme_of
+from unpoison.port.broker_url import masked, scheme_of, with_dlq
 from unpoison.port.provisioning import Needs
 
 
@@ -35,6 +35,8 @@ class Adapter(NamedTuple):
     """The module that moves waiting messages back into their source, by `leftovers` and `move_back`."""
     listed_letters: str | None = None
     """The module of DLQs that another program keeps in a form of its own, without a source of ours: `opened` is one, or None."""
+    foreign_dlq: str | None = None
+    """The module that opens a DLQ by its own name, whoever made it: `opened`."""
     leaves_cycles: bool = True
     """Whether its client leaves objects, bodies among them, that only the garbage collector can free."""
 
@@ -47,7 +49,7 @@ def _ours(package: str, prefix: str, *modules: str, has_adopted: bool = False, l
     return adapter._replace(**named, has_adopted=has_adopted, leaves_cycles=leaves_cycles)
 
 
-_SERVER = ("doctor", "names", "provisioning")
+_SERVER = ("doctor", "names", "provisioning", "foreign_dlq")
 
 _BY_SCHEMES = {
     ("sqlite",): _ours("sqlite", "SQLite", "schema", "doctor", "file", leaves_cycles=False),
@@ -85,6 +87,21 @@ def dead_letters_for(url: str, source: str, *, create: bool = True) -> DeadLette
     broker = broker_for(url)
     broker.open([source], create=create)
     made: DeadLetters = getattr(_module(adapter, adapter.dead_letters_module), adapter.dead_letters)(broker, source)
+    return made
+
+
+def foreign_dlq(url: str, dlq: str, accepted: Collection[str] = ()) -> DeadLetters:
+    """A DLQ by its own name, whoever made it, opened. Makes nothing there. Each letter tells of which source it is.
+
+    Refuses one where looking at letters could delete them, unless that danger is among the `accepted` ones.
+    """
+    adapter = _adapter(url)
+    if adapter.foreign_dlq is None:
+        raise ConfigError(
+            f"There is no DLQ {dlq!r} at {masked(url)!r}: dead letters are rows beside the messages of their source there. Name "
+            f"the source: --source NAME"
+        )
+    made: DeadLetters = _module(adapter, adapter.foreign_dlq).opened(url, dlq, accepted)
     return made
 
 
@@ -190,6 +207,20 @@ def resolved(url: str) -> str:
         return url
     whole: str = _module(adapter, adapter.file).resolved(url)
     return whole
+
+
+def url_with_dlq(url: str, source: str, dlq: str) -> str:
+    """The URL that says of one source how its DLQ is called. Refuses names that this broker cannot have."""
+    if not isinstance(dlq, str) or not dlq or not dlq.isprintable():
+        raise ConfigError(f"The DLQ of source {source!r} must have a name, such as 'orders.DLT', got {dlq!r}.")
+    if _adapter(url).names is None:
+        raise ConfigError(
+            f"The DLQ of source {source!r} cannot be called {dlq!r}: at {masked(url)!r} dead letters are rows beside the "
+            f"messages of their source, and have no name of their own. Leave dlq out."
+        )
+    named = with_dlq(url, source, dlq)
+    check_sources(named, [source], consumed=False)
+    return named
 
 
 def check_sources(url: str, sources: Collection[str], *, consumed: bool = True) -> None:

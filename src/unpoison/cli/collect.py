@@ -12,12 +12,14 @@ from types import FrameType
 import click
 from rich.table import Table
 
-from unpoison.brokers import dead_letters_for, sources_for
+from unpoison.brokers import dead_letters_for, foreign_dlq, sources_for, url_with_dlq
 from unpoison.cli.input_output import print_json, print_json_array
 from unpoison.cli.screen import console, progress
-from unpoison.cli.target import Fleet, fleet, fleet_options
+from unpoison.cli.target import Fleet, dlq_options, fleet, fleet_options
 from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.model.wording import counted, one_line
+from unpoison.port.broker import DeadLetters, close
+from unpoison.port.broker_url import dlqs_of
 from unpoison.store.choice import check_collects
 from unpoison.store.letters.collector import Collected, Collector
 from unpoison.store.letters.expiry import Expiry
@@ -41,10 +43,12 @@ PAUSE = 60.0
     "collect",
     epilog="\b\nExamples:\n"
     "  unpoison collect --app shop:app --once\n"
-    "  unpoison collect --url amqp://mq/shop --store postgresql://db/shop",
+    "  unpoison collect --url amqp://mq/shop --store postgresql://db/shop\n"
+    "  unpoison collect --url kafka://kafka:9092 --dlq orders.DLT --store …",
 )
 @fleet_options
 @click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
+@dlq_options
 @click.option("--expire", metavar="FILTER", help="Delete letters from the store that match: 'age>90d -state:dead'.")
 @click.option(
     "--redact",
@@ -55,27 +59,31 @@ PAUSE = 60.0
 @click.option("--once", is_flag=True, help="End when the DLQs are empty, instead of watching them.")
 @click.option("--json", "as_json", is_flag=True, help='With --once: print {"SOURCE": {"new": N, "known": N, …}}.')
 def collect(
-    *,
-    app: str | None,
-    url: str | None,
-    store: str | None,
     source: str | None,
+    dlq: str | None,
+    accept: tuple[str, ...],
+    *,
     expire: str | None,
     redact: Sequence[str],
     once: bool,
     as_json: bool,
+    **given: str | None,
 ) -> None:
     """Move dead letters from the DLQs of a broker into the store.
 
     Each is stored first and then taken from its DLQ, so none is lost however this ends. Until Ctrl-C it goes on as letters come;
     consumers of an app with collect=True do the same by themselves. To work on them: unpoison dlq, with --store or such an app.
+
+    With --dlq and no --source the letters of any DLQ are moved, each under the source that it came from.
     """
     if as_json and not once:
         raise click.UsageError("--json prints what was moved in the end. Add --once.")
-    chosen = fleet(app, url, store)
+    chosen = fleet(given["app"], given["url"], given["store"])
     check_collects(chosen.url, chosen.store)
     old = Expiry(expire)
-    sources = [source] if source else list(chosen.consumed) or list(sources_for(chosen.url))
+    if source and dlq:
+        chosen = chosen._replace(url=url_with_dlq(chosen.url, source, dlq))
+    sources = [source or dlq] if source or dlq else list(chosen.consumed) or list(sources_for(chosen.url))
     if not sources:
         raise click.ClickException("There is nothing to collect: unpoison has not been used with any source there.")
     rules = [*chosen.redact, *redact]
@@ -84,7 +92,10 @@ def collect(
         letters.open()
         with progress("Grouping anew") as advance:
             letters.regroup(advance)
-        collectors = {name: _collector(chosen, name, letters, opened) for name in sources}
+        if dlq and not source:
+            collectors = {dlq: _collector(foreign_dlq(chosen.url, dlq, accept), dlq, dlq, letters, opened)}
+        else:
+            collectors = {name: _of_source(chosen, name, letters, opened) for name in sources if name}
         found = _collect_all(collectors)
         deleted = old.look(letters)
         letters.index_text(INDEX_FOR)
@@ -95,10 +106,14 @@ def collect(
             _watch(collectors, letters, old)
 
 
-def _collector(chosen: Fleet, source: str, store: LetterStore, opened: ExitStack) -> Collector:
+def _of_source(chosen: Fleet, source: str, store: LetterStore, opened: ExitStack) -> Collector:
     native = dead_letters_for(chosen.url, source, create=source in chosen.consumed)
-    opened.callback(native.broker.close)
-    return Collector(native, store, source)
+    return _collector(native, source, dlqs_of(chosen.url).get(source, ""), store, opened)
+
+
+def _collector(native: DeadLetters, source: str, place: str, store: LetterStore, opened: ExitStack) -> Collector:
+    opened.callback(close, native)
+    return Collector(native, store, source, place)
 
 
 def _collect_all(collectors: dict[str, Collector]) -> dict[str, Collected]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from unpoison.cli.chosen_letters import NO_SOURCES, Target, chosen_by
 from unpoison.cli.completion import where_option
 from unpoison.cli.input_output import print_json, print_json_array
 from unpoison.cli.screen import console, group_table, how_to_reveal, letter_table, print_letter, progress, said_of_group
-from unpoison.cli.target import NO_SOURCES, GivenTarget, Target, chosen_by, target_options
+from unpoison.cli.target import GivenTarget, target_options
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.letter_group import LetterGroup, merged

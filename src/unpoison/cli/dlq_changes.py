@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import click
 
+from unpoison.cli.chosen_letters import DLQ, Target, chosen_by, said_gone
 from unpoison.cli.completion import where_option
 from unpoison.cli.input_output import confirm, print_json
 from unpoison.cli.screen import progress
-from unpoison.cli.target import DLQ, GivenTarget, Target, chosen_by, said_gone, target_options
+from unpoison.cli.target import GivenTarget, target_options
 from unpoison.deadletters import DiscardResult, DLQManager, ReplayResult, Selection
 from unpoison.filters.filter import Filter
 from unpoison.model.wording import counted, one_line

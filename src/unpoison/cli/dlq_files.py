@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import BinaryIO
 
@@ -15,7 +15,7 @@ from unpoison.cli.screen import progress
 from unpoison.cli.target import GivenTarget, fleet, fleet_options, target_options
 from unpoison.errors import OriginalUnavailable, PayloadError
 from unpoison.filters.filter import Filter
-from unpoison.filters.terms import And, Condition, Or, Pattern, Term
+from unpoison.filters.terms import And, Or, Term
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.wording import counted
 from unpoison.port.broker import WHOLE_BYTES
@@ -23,6 +23,7 @@ from unpoison.store.choice import check_collects
 from unpoison.store.letters.export import letter_of, line_of
 from unpoison.store.letters.people import operator
 from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.scopes import scope_of
 from unpoison.store.letters.sql_letters import letters_for
 from unpoison.store.letters.values import Ingested, Order, Position, StoredLetter
 
@@ -52,14 +53,15 @@ def export(*, given: GivenTarget, where: Filter | None, originals: bool, reason:
     chosen, store = given.in_store()
     for dlq in chosen.dlqs:
         dlq.letters.freeze()  # what lies in the DLQ is collected
-    count, names = 0, {dlq.source for dlq in chosen.dlqs}
-    meant, lost = _meant(names, where), 0
+    count, lost = 0, 0
+    scopes = [scope_of(dlq.letters, dlq.source) for dlq in chosen.dlqs]
+    meant = _meant([scope.term(store) for scope in scopes], where)
     if originals:
         store.redaction.note_revealed(store.told(meant), store.count(meant), operator(), reason or "")
     with progress("Exporting") as advance:
-        total = sum(sum(store.counts(name).values()) for name in names)
+        total = sum(sum(scope.counts(store).values()) for scope in scopes)
         for letter in _letters(store, meant):
-            if letter.letter.source in names:
+            if any(scope.has(letter) for scope in scopes):
                 written = _original(store, letter) if originals else store.redaction.sealed(letter)
                 sys.stdout.buffer.write(line_of(written))
                 count, lost = count + 1, lost + (originals and written.letter.redaction is not None)
@@ -80,9 +82,8 @@ def _original(store: LetterStore, stored: StoredLetter) -> StoredLetter:
     return msgspec.structs.replace(stored, letter=whole.letter, headers=whole.headers, native=whole.native)
 
 
-def _meant(sources: set[str], where: Filter | None) -> Filter:
-    of_sources: list[Term] = [Condition("source", "=", Pattern((source,))) for source in sorted(sources)]
-    term = of_sources[0] if len(of_sources) == 1 else Or(tuple(of_sources))
+def _meant(terms: Sequence[Term], where: Filter | None) -> Filter:
+    term = terms[0] if len(terms) == 1 else Or(tuple(terms))
     return Filter(term if where is None else And((term, where.term)))
 
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import click
 
+from unpoison.cli.chosen_letters import DLQ, Target
 from unpoison.cli.completion import complete_group, where_option
 from unpoison.cli.input_output import Duration, print_json
 from unpoison.cli.screen import moment, said_of_group
-from unpoison.cli.target import DLQ, GivenTarget, Target, target_options
+from unpoison.cli.target import GivenTarget, target_options
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import iso
 from unpoison.model.wording import counted, one_line
 from unpoison.store.letters.people import by_ids, operator
 from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.scopes import scope_of
 from unpoison.store.letters.values import NOTE, OWNER, Change, GroupWork, Selection
 
 GROUP = "group:"
@@ -46,7 +48,7 @@ def note_or_own(what: str, about: str, verb: str) -> click.Command:
             _tell_group(group, work, as_json=as_json)
             return
         dlq, letter = chosen.find(name)
-        number = next(each.number for each in store.find(letter.id, dlq.source))
+        number = next(each.number for each in scope_of(dlq.letters, dlq.source).find(store, letter.id))
         selection = Selection(by_ids([letter.id]), array("q", [number]))
         store.change(selection, Change(what, text), by=operator())
         if as_json:
@@ -64,8 +66,8 @@ own = note_or_own(OWNER, "Say who looks after a dead letter or a group.", "own")
 def _group(chosen: Target, store: LetterStore, name: str) -> str:
     """The fingerprint that is meant. Its letters may have been replayed or discarded: it is resolved after that."""
     begun = name.removeprefix(GROUP)
-    sources = {dlq.source for dlq in chosen.dlqs}
     with chosen.one_look():
+        sources = {source for dlq in chosen.dlqs for source in scope_of(dlq.letters, dlq.source).sources(store)}
         known = {group.fingerprint for group in store.groups() if sources & group.counts.keys()}
     found = [begun] if begun in known else sorted(each for each in known if each.startswith(begun))
     if len(found) == 1:

@@ -6,12 +6,13 @@ from contextlib import closing, suppress
 
 import click
 
+from unpoison.cli.chosen_letters import NO_SOURCES
 from unpoison.cli.fleet import check_exists
 from unpoison.cli.input_output import print_json
 from unpoison.cli.screen import console, moment
 from unpoison.cli.source_status import InStore, SourceStatus, known_sources, look, statuses
 from unpoison.cli.status_text import MOST_CONSUMERS, NEEDS_STORE, show
-from unpoison.cli.target import NO_SOURCES, Fleet, fleet, fleet_options
+from unpoison.cli.target import Fleet, fleet, fleet_options
 from unpoison.errors import StoreUnavailable, UnpoisonError
 from unpoison.model.wording import visible
 from unpoison.port.broker_url import masked, masked_text

@@ -10,8 +10,8 @@ import re
 import shlex
 import sys
 import traceback as tracebacks
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,17 +19,15 @@ import click
 
 from unpoison.app import App
 from unpoison.app_internals import consumers_of, worker_hooks_of
-from unpoison.brokers import broker_for, sources_for
-from unpoison.deadletters import DLQManager, Selection
+from unpoison.brokers import broker_for, sources_for, url_with_dlq
+from unpoison.cli.chosen_letters import DLQ, Target
+from unpoison.deadletters import DLQManager
 from unpoison.decide.options import settings_from
-from unpoison.errors import CapabilityError, ConfigError, LetterNotFound
-from unpoison.filters.filter import Filter
+from unpoison.errors import CapabilityError, ConfigError
 from unpoison.flow.runnable import RunnableApp
-from unpoison.model.dead_letter import DeadLetter
 from unpoison.model.failure import describe
-from unpoison.model.verdict import STATES
-from unpoison.model.wording import counted, one_line
-from unpoison.port.broker import Capability, DeadLetters, one_look
+from unpoison.model.wording import one_line
+from unpoison.port.broker import Capability
 from unpoison.port.broker_url import masked
 from unpoison.programs.importing import import_app
 from unpoison.reporting.log_lines import LogStyle, settle
@@ -38,8 +36,6 @@ from unpoison.store.letters.port import LetterStore
 from unpoison.workers.template_client import ImportFailed
 
 _PLACE = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)[^\n]*(?:\n +(?P<code>[^\n]*))?', re.MULTILINE)
-
-NO_SOURCES = "unpoison has not been used with any source there."
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -128,80 +124,6 @@ def _not_the_users() -> tuple[Path, Path]:
 # Commands that work on dead letters
 
 
-class DLQ(NamedTuple):
-    """The dead letters of one source, and its manager."""
-
-    source: str
-    letters: DeadLetters
-    manager: DLQManager
-
-    def counts(self) -> dict[str, int]:
-        """How many letters are in each state."""
-        with one_look(self.letters):
-            return {state: self.letters.count(state) for state in STATES}
-
-
-class Target(NamedTuple):
-    """The DLQs that a command works on."""
-
-    dlqs: Sequence[DLQ]
-
-    @property
-    def names(self) -> str:
-        return ", ".join(repr(dlq.source) for dlq in self.dlqs)
-
-    def one(self) -> DLQ:
-        """The only DLQ. Commands that change a whole DLQ need --source where there are several."""
-        if len(self.dlqs) == 1:
-            return self.dlqs[0]
-        names = ", ".join(one_line(dlq.source) for dlq in self.dlqs)
-        raise click.UsageError(f"Add --source NAME. Sources here: {names or 'none'}")
-
-    @contextmanager
-    def one_look(self) -> Iterator[None]:
-        """Inside, each DLQ is read at most once; a bar shows progress on a terminal."""
-        from unpoison.cli.screen import progress  # noqa: PLC0415 - `unpoison run` draws nothing and need not wait for what does
-
-        with progress("Reading") as advance, ExitStack() as open_looks:
-            for dlq in self.dlqs:
-                open_looks.enter_context(one_look(dlq.letters, advance))
-            yield
-
-    def find(self, letter_id: str) -> tuple[DLQ, DeadLetter]:
-        """The letter with this id, in any of the DLQs."""
-        for dlq in self.dlqs:
-            try:
-                return dlq, dlq.manager.get(letter_id)
-            except LetterNotFound as error:
-                if error.others or len(self.dlqs) == 1:
-                    raise
-        if not self.dlqs:
-            raise click.ClickException(f"Dead letter {letter_id!r} is not here: {NO_SOURCES}")
-        see = "unpoison dlq ls --state all, with --app or --url"
-        raise click.ClickException(f"Dead letter {letter_id!r} is in none of {self.names}. To see what is there: {see}")
-
-    def find_all(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[DeadLetter]]]:
-        """All of them by DLQ. All are found before any is changed, so that a mistyped id changes nothing."""
-        found: dict[str, tuple[DLQ, list[DeadLetter]]] = {}
-        for dlq, letter in [self.find(letter_id) for letter_id in dict.fromkeys(letter_ids)]:
-            found.setdefault(dlq.source, (dlq, []))[1].append(letter)
-        return list(found.values())
-
-    def find_waiting(self, letter_ids: Sequence[str]) -> list[tuple[DLQ, list[str]]]:
-        """As `find_all`; one that does not wait is an error."""
-        found = self.find_all(letter_ids)
-        for dlq, letter in ((dlq, letter) for dlq, letters in found for letter in letters):
-            if letter.state != "dead":
-                raise LetterNotFound(letter.id, dlq.source, letter.state)
-        return [(dlq, [letter.id for letter in letters]) for dlq, letters in found]
-
-
-def said_gone(gone: Sequence[str]) -> list[str]:
-    """A sentence about letters that disappeared between finding and changing them, if there are any."""
-    were = "1 was" if len(gone) == 1 else f"{len(gone):,} were"
-    return [f"{were} replayed, discarded or purged by someone else in the meantime."] if gone else []
-
-
 class GivenTarget(NamedTuple):
     """What a command was told about the letters that it works on."""
 
@@ -209,6 +131,8 @@ class GivenTarget(NamedTuple):
     url: str | None
     source: str | None
     store: str | None
+    dlq: str | None = None
+    accept: tuple[str, ...] = ()
 
     def opened(self) -> Target:
         """Open the DLQs. Creates nothing: a file or a source that does not exist is an error. With a store its letters too."""
@@ -217,9 +141,22 @@ class GivenTarget(NamedTuple):
         if self.app is not None:
             return self._of_app(load(self.app))
         url = target_or_url(self.url, "Name the app or the broker: add --app module:app or --url URL")
-        return _opened(
-            url, [self.source] if self.source else None, known=(), store=_store(url, self.store or ""), redact=_given_rules()
-        )
+        store, rules = _store(url, self.store or ""), _given_rules()
+        if self.dlq and not self.source:
+            return self._foreign(url, store, rules)
+        sources = [self.source] if self.source else None
+        return _opened(self._with_dlq(url), sources, known=(), store=store, redact=rules)
+
+    def _with_dlq(self, url: str) -> str:
+        return url_with_dlq(url, self.source, self.dlq) if self.source and self.dlq else url
+
+    def _foreign(self, url: str, store: str, redact: Sequence[str]) -> Target:
+        """A DLQ by its own name, of whatever sources its letters are."""
+        from unpoison.store.letters.choice import letters_at  # noqa: PLC0415 - as in `_opened`
+
+        name = self.dlq or ""
+        letters = letters_at(url, store, name, self.accept, redact=redact)
+        return Target([DLQ(name, letters, DLQManager(letters, dlq=name))])
 
     def in_store(self) -> tuple[Target, LetterStore]:
         """The same, for a command that notes what only a store can keep."""
@@ -234,27 +171,47 @@ class GivenTarget(NamedTuple):
 
     def _of_app(self, app: App) -> Target:
         settings, consumed = app.settings, consumers_of(app)
+        default = (settings.store or "") if settings.collect else ""
+        store = default if self.store is None else _store(settings.url, self.store)
+        if self.dlq and not self.source:
+            return self._foreign(settings.url, store, settings.redact)
         sources = [self.source] if self.source else list(consumed)
         if not sources:
             raise click.UsageError("The app has no consumer, so its sources are unknown. Add --source NAME.")
-        default = (settings.store or "") if settings.collect else ""
-        store = default if self.store is None else _store(settings.url, self.store)
-        return _opened(settings.url, sources, known=consumed if settings.create else (), store=store, redact=settings.redact)
+        known = consumed if settings.create else ()
+        return _opened(self._with_dlq(settings.url), sources, known=known, store=store, redact=settings.redact)
 
 
 def target_options(command: Function) -> Callable[..., Any]:
     """The options that choose the DLQs. The command gets them as one GivenTarget."""
 
     @functools.wraps(command)
-    def with_target(app: str | None, url: str | None, source: str | None, store: str | None, **others: Any) -> Any:
-        return command(given=GivenTarget(app, url, source, store), **others)
+    def with_target(
+        app: str | None,
+        url: str | None,
+        source: str | None,
+        store: str | None,
+        dlq: str | None,
+        accept: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        return command(given=GivenTarget(app, url, source, store, dlq, accept), **others)
 
     app = click.option("--app", metavar="MODULE:APP", help="The app, for its broker and its sources.")
     url = click.option("--url", metavar="URL", help="The broker, in place of --app.  [default: UNPOISON_URL]")
     source = click.option("--source", metavar="NAME", help="The source.  [default: all sources of the app or the broker]")
     about = "The store that dead letters are collected into, to work on them there.  [default: that of an app with collect=True]"
     store = click.option("--store", metavar="URL", help=about)
-    return app(url(source(store(with_target))))
+    return app(url(source(dlq_options(store(with_target)))))
+
+
+def dlq_options(command: Function) -> Function:
+    """The options that name a DLQ by its own name."""
+    dlq = click.option(
+        "--dlq", metavar="NAME", help="The DLQ by its own name, whoever made it; with --source that of the source."
+    )
+    about = "Open it although looking may delete letters: delivery-limit."
+    return dlq(click.option("--accept", metavar="DANGER", multiple=True, help=about)(command))
 
 
 def _store(url: str, store: str) -> str:
@@ -288,55 +245,6 @@ def _opened(url: str, sources: Sequence[str] | None, known: Any, store: str, red
     # A source that the app consumes may not have been used yet; any other source that does not exist is a typing mistake.
     opened = [(source, letters_of(url, store, source, create=source in known, redact=redact)) for source in sources]
     return Target([DLQ(source, letters, DLQManager(letters, source)) for source, letters in opened])
-
-
-FILTER_LIMIT = 300
-"""Characters of a filter that a question repeats."""
-
-
-class Meant(NamedTuple):
-    """The letters of one DLQ that a filter means, and how many of it wait."""
-
-    dlq: DLQ
-    selection: Selection
-    waiting: int
-
-    @property
-    def ids(self) -> Sequence[str]:
-        return self.selection.by_state.get("dead", ())
-
-
-class Choice(NamedTuple):
-    """What a filter means in all DLQs of a command."""
-
-    where: Filter
-    each: Sequence[Meant]
-
-    @property
-    def ids(self) -> list[str]:
-        return [id_ for meant in self.each for id_ in meant.ids]
-
-    def __str__(self) -> str:
-        """As in: 312 of 40,000 dead letters of 'orders' that match error:timeout."""
-        of = counted(sum(meant.waiting for meant in self.each), "dead letter")
-        names = ", ".join(repr(meant.dlq.source) for meant in self.each)
-        return f"{len(self.ids):,} of {of} of {names} that match {one_line(str(self.where), FILTER_LIMIT)}"
-
-
-@contextmanager
-def chosen_by(where: Filter, target: Target, state: str | None = "dead") -> Iterator[tuple[Choice, ExitStack]]:
-    """Choose the letters by one reading of each DLQ. Nobody else works on one that can only be read as a whole until this ends or
-    the stack is closed: close it before a question to a person, who may take an hour to answer."""
-    from unpoison.cli.screen import progress  # noqa: PLC0415 - as in `one_look`
-
-    with ExitStack() as look:
-        with progress("Reading") as advance:
-            each: list[Meant] = []
-            for dlq in target.dlqs:
-                look.enter_context(one_look(dlq.letters, advance))
-                waiting = dlq.manager.count()
-                each.append(Meant(dlq, dlq.manager.select(where, state, advance), waiting))
-        yield Choice(where, each), look
 
 
 # Commands that work on consumers

@@ -11,6 +11,7 @@ from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
 from unpoison.model.events import fields
 from unpoison.port.broker import DeadLetters
+from unpoison.port.broker_url import dlqs_of
 from unpoison.store.letters.collector import Collector
 from unpoison.store.letters.expiry import Expiry
 from unpoison.store.letters.port import LetterStore
@@ -84,7 +85,8 @@ class Collecting:
             self._store.open(create=self._settings.create)
             self._store.regroup()
         if self._collector is None:
-            self._collector = Collector(self._letters, self._store, self._source)
+            place = dlqs_of(self._settings.url).get(self._source, "")
+            self._collector = Collector(self._letters, self._store, self._source, place)
         return self._collector
 
     def _fails(self, why: str) -> None:

@@ -32,7 +32,7 @@ from unpoison.model.events import fields
 from unpoison.observing.health import Phase, SourceHealth
 from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
 from unpoison.port.broker import Broker, Finding
-from unpoison.port.broker_url import masked
+from unpoison.port.broker_url import dlqs_of, masked, with_dlq, without_dlqs
 from unpoison.port.findings import refuse_losses
 from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report, RunResult, Tally
@@ -316,8 +316,7 @@ def _check(apps: Sequence[RunnableApp]) -> None:
         raise ConfigError(
             "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
         )
-    for url in {app.settings.url for app in apps}:
-        check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
+    _check_sources(apps)
 
 
 def _versions(settings: Sequence[Settings]) -> str | None:
@@ -377,3 +376,17 @@ def _losses(url: str, source: str) -> Sequence[Finding]:
 
 def _runs_handlers_here(app: RunnableApp) -> bool:
     return any(options.isolation != "process" for options in app.consumers())
+
+
+def _check_sources(apps: Sequence[RunnableApp]) -> None:
+    """Those of all apps at one broker together, with the DLQs that each of them names."""
+    urls: dict[str, str] = {}
+    sources: dict[str, set[str]] = {}
+    for app in apps:
+        plain = without_dlqs(app.settings.url)
+        sources.setdefault(plain, set()).update(each.source for each in app.consumers())
+        urls.setdefault(plain, plain)
+        for source, dlq in dlqs_of(app.settings.url).items():
+            urls[plain] = with_dlq(urls[plain], source, dlq)
+    for plain, url in urls.items():
+        check_sources(url, sources[plain])

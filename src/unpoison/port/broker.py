@@ -341,6 +341,14 @@ class ExplainsWaits(Protocol):
 
 
 @runtime_checkable
+class NotesCollected(Protocol):
+    """A DLQ from which nothing can be deleted: what was moved into a store stays there, and is noted as collected."""
+
+    def collected(self, letter_ids: Sequence[str]) -> None:
+        """These waiting letters are in the store, so they are here no more."""
+
+
+@runtime_checkable
 class ListsIds(Protocol):
     """A DLQ that can list its letters without reading them."""
 
@@ -353,6 +361,11 @@ class ClosesMore(Protocol):
     """Dead letters that have more to close than the connection to their broker."""
 
     def close(self) -> None: ...
+
+
+def close(letters: DeadLetters) -> None:
+    """Close the connection to their broker, and what else they have."""
+    (letters if isinstance(letters, ClosesMore) else letters.broker).close()
 
 
 @runtime_checkable

@@ -2,20 +2,24 @@
 
     scheme://user:password@host:port,host:port/path?name=value&name=value
 
+One option means the same for all of them: `dlq=orders:orders.DLT` names the DLQ of a source. So whoever knows the URL knows where
+dead letters are; `@app.consumer("orders", dlq="orders.DLT")` and `--dlq` write it there.
+
 Every adapter reads its URL through `parse`, and everything that is shown goes through this module. A character that would end a
 part too early (an unescaped / in a password) is refused here, since each client would understand something else by it.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from unpoison.errors import ConfigError
 
 HIDDEN = "***"
 ESCAPES = "In a user name or password write @ as %40, / as %2F, ? as %3F, # as %23 and : as %3A."
 
+_DLQ = "dlq"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.IGNORECASE | re.DOTALL)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([^\[\]]*))?")
@@ -52,6 +56,9 @@ class BrokerURL(NamedTuple):
     hosts: str
     path: str
     query: str
+    """Without the names of DLQs."""
+    dlqs: Mapping[str, str] = {}
+    """Names of DLQs that are not the usual ones, by their sources."""
 
     @property
     def login(self) -> str:
@@ -144,7 +151,47 @@ def parse(url: str, form: str) -> BrokerURL:
         raise ConfigError(f"{masked(url)!r} can be read in several ways: it has an unescaped character in it. {ESCAPES}")
     user, colon, password = login.partition(":")
     decoded = (unquote(user) if at else None, unquote(password) if colon else None)
-    return BrokerURL(url, scheme.lower(), *decoded, hosts, path, query)
+    plain, dlqs = _split_dlqs(url, query)
+    return BrokerURL(url, scheme.lower(), *decoded, hosts, path, plain, dlqs)
+
+
+def dlqs_of(url: str) -> Mapping[str, str]:
+    """The names of DLQs that the URL says, by their sources."""
+    found = _URL.fullmatch(url)
+    return {} if found is None else _split_dlqs(url, found[4] or "")[1]
+
+
+def with_dlq(url: str, source: str, dlq: str) -> str:
+    """The URL that says of one source how its DLQ is called."""
+    named = dlqs_of(url)
+    if named.get(source, dlq) != dlq:
+        raise ConfigError(f"Source {source!r} has two DLQs: {named[source]!r} in the URL, and {dlq!r}. Name one of them.")
+    if source in named:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{_DLQ}={quote(source, safe='')}:{quote(dlq, safe='')}"
+
+
+def without_dlqs(url: str) -> str:
+    """The URL as it is for apps that name other DLQs."""
+    found = _URL.fullmatch(url)
+    if found is None or not (query := found[4] or ""):
+        return url
+    plain, _ = _split_dlqs(url, query)
+    return url.replace(f"?{query}", f"?{plain}" if plain else "", 1)
+
+
+def _split_dlqs(url: str, query: str) -> tuple[str, Mapping[str, str]]:
+    """The options without the names of DLQs, and these."""
+    if _DLQ not in query:
+        return query, {}
+    parts, found = query.split("&"), dict[str, str]()
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name == _DLQ:
+            source, _, dlq = (unquote(each) for each in value.partition(":"))
+            if not source or not dlq or found.setdefault(source, dlq) != dlq:
+                raise ConfigError(f"{masked(url)!r}: {part!r} does not say which DLQ a source has. Write ?dlq=orders:orders.DLT")
+    return "&".join(part for part in parts if part.partition("=")[0] != _DLQ), found
 
 
 def check_port(text: str, shown: str, form: str) -> int:

@@ -118,6 +118,14 @@ class Lab(ABC):
         and some of the properties that it was given."""
         _skip("other programs do not write here")
 
+    def fill_a_dlq_of_others(self, name: str, bodies: Sequence[bytes]) -> str:
+        """Have these in a queue, topic, stream or key that another program has made as its DLQ, by the broker's own client.
+        Returns how it is called; that may be more than this name."""
+        _skip("other programs keep no dead letters here")
+
+    dlq_name: str = "lost-orders"
+    """A name that the DLQ of "orders" may have; empty where it has none."""
+
     def shift_clock(self, seconds: float) -> None:
         """Move the clock that the broker goes by, for all connections made by `connect`."""
         _skip("the clock of this broker cannot be moved")

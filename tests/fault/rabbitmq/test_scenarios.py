@@ -10,7 +10,6 @@ import pika
 import pytest
 
 from unpoison.brokers.rabbitmq.broker import RabbitMQBroker
-from unpoison.brokers.rabbitmq.names import lock_of
 from unpoison.errors import OwnershipLost, Permanent
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
@@ -246,5 +245,5 @@ def test_a_message_that_another_program_puts_into_the_lock_of_operators_ends_no_
     dlq = lab.dlq("orders")
     assert dlq.count() == 2
     raw.confirm_delivery()
-    raw.basic_publish("", lock_of("orders"), b"lost its way")
+    raw.basic_publish("", "orders.dlq.lock", b"lost its way")
     assert dlq.replay_all().count == 2

@@ -18,7 +18,7 @@ from unpoison.brokers.kafka import settings
 from unpoison.brokers.kafka.cluster_queries import ANSWER_WITHIN, ClusterQueries, PartitionKey
 from unpoison.brokers.kafka.envelope import NewRecord, Record
 from unpoison.brokers.kafka.errors import TIMED_OUT, ConnectionState, error_text, explain_timeout, unavailable, with_permission
-from unpoison.brokers.kafka.names import Names, check_name
+from unpoison.brokers.kafka.names import Names, names_of
 from unpoison.brokers.kafka.settings import ClientSettings
 from unpoison.brokers.kafka.url import Address
 from unpoison.errors import BrokerUnavailable
@@ -44,9 +44,7 @@ class Connection:
         self._clock_offset: float | None = None
 
     def names(self, source: str) -> Names:
-        names = Names(source, self.address.group, self.address.prefix)
-        check_name(source, names)
-        return names
+        return names_of(self.address, source)
 
     @property
     def producer(self) -> Producer:

@@ -19,9 +19,21 @@ from confluent_kafka import Consumer
 from unpoison.brokers.kafka import envelope, foreign, letters, resending
 from unpoison.brokers.kafka.broker import KafkaBroker
 from unpoison.brokers.kafka.cluster_queries import PartitionKey
+from unpoison.brokers.kafka.connection import Connection
 from unpoison.brokers.kafka.envelope import NewRecord, Record
 from unpoison.brokers.kafka.errors import refused_and_unknown
-from unpoison.brokers.kafka.letters import DEAD, PURGED, Change, Claim, LetterState, LetterStates, Outcome, Withdrawal
+from unpoison.brokers.kafka.letters import (
+    COLLECTED,
+    DEAD,
+    GONE,
+    PURGED,
+    Change,
+    Claim,
+    LetterState,
+    LetterStates,
+    Outcome,
+    Withdrawal,
+)
 from unpoison.errors import BrokerUnavailable, Refusal
 from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.port.broker import STORED, WHOLE_BYTES, Published, Refused
@@ -60,7 +72,7 @@ class KafkaDeadLetters:
         found = self._only(only, state) if only is not None else self._page(after, until, limit, state)
         records = {entry.id: record for entry, record in self._read([entry for entry, _ in found])}
         there = [(entry.id, known, records[entry.id]) for entry, known in found if entry.id in records]
-        return [letters.read_letter(self._source, *each, self._original(each[2])) for each in there]
+        return [letters.read_letter(self._source, *each, original_of(self.broker, each[2])) for each in there]
 
     def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = DEAD) -> Sequence[str]:
         return [entry.id for entry, _ in self._page(after, until, limit, state)]
@@ -70,6 +82,10 @@ class KafkaDeadLetters:
 
     def remove(self, letter_ids: Sequence[str], *, state: str = DEAD, keep_as: str | None = None) -> Sequence[str]:
         return self._change(letter_ids, state, keep_as or PURGED)
+
+    def collected(self, letter_ids: Sequence[str]) -> None:
+        """A record stays where it is: the log of states says that its letter is elsewhere."""
+        self._change(letter_ids, DEAD, COLLECTED)
 
     def whole(self, *, after: str = "", limit: int = 100, most_bytes: int = WHOLE_BYTES) -> Sequence[WholeLetter]:
         found: list[WholeLetter] = []
@@ -86,7 +102,9 @@ class KafkaDeadLetters:
         counts = {name: len(topic.partitions) for name, topic in topics.items()}
         made = [resending.sent_back(names, each, lambda topic: counts.get(topic, 0)) for each in letters]
         refused = {number: each for number, each in enumerate(made) if isinstance(each, Refused)}
-        return self._store({number: each for number, each in enumerate(made) if isinstance(each, NewRecord)}, refused)
+        return store_copies(
+            self._connection, {number: each for number, each in enumerate(made) if isinstance(each, NewRecord)}, refused
+        )
 
     # Looking.
 
@@ -104,8 +122,8 @@ class KafkaDeadLetters:
         return self._in_state(entries, len(entries), state)
 
     def _in_state(self, entries: Iterable[LetterState], limit: int, state: str | None) -> list[tuple[LetterState, str]]:
-        """Those in this state, or all that were not purged, each with its state."""
-        found = (each for each in self._with_states(entries) if each[1] == state or (state is None and each[1] != PURGED))
+        """Those in this state, or all that are here, each with its state."""
+        found = (each for each in self._with_states(entries) if each[1] == state or (state is None and each[1] not in GONE))
         return list(itertools.islice(found, limit))
 
     def _with_states(self, entries: Iterable[LetterState]) -> Iterator[tuple[LetterState, str]]:
@@ -132,26 +150,12 @@ class KafkaDeadLetters:
             if entry.id not in records:
                 continue  # Kafka has deleted it meanwhile
             record = records[entry.id]
-            original = self._original(record)
+            original = original_of(self.broker, record)
             found.append(resending.whole_letter(self._source, entry.id, record, original))
             most_bytes -= max(1, len(original.value() or b"") if original is not None else 0)
             if most_bytes <= 0:
                 break
         return found
-
-    def _original(self, record: Record) -> Record | None:
-        """The record with the body: the letter itself, or the message that it refers to; None if that was deleted."""
-        where = letters.body_position(record)
-        if where is None:
-            return record
-        place, first = where
-        if self.broker.topology.partitions(place[0]) <= place[1]:
-            return None
-        begin, end = self._queries.bounds([place])[place]
-        found = list(self.broker.reader.read({place: (first, first + 1)})) if begin <= first < end else []
-        stamp = envelope.read_envelope_safely(record).stamp
-        # A topic that was created again has another message there.
-        return next((each for each in found if envelope.read_envelope_safely(each).stamp == stamp), None)
 
     # Changing.
 
@@ -191,7 +195,9 @@ class KafkaDeadLetters:
         fit = first_within((entry.size for entry in entries), MAX_BYTES)
         names, count = self._connection.names(self._source), self.broker.topology.partitions
         found = list(self._read(entries[:fit]))  # the reader reads nothing else meanwhile
-        copies = {each.id: resending.replayed(names, each.id, record, self._original(record), count) for each, record in found}
+        copies = {
+            each.id: resending.replayed(names, each.id, record, original_of(self.broker, record), count) for each, record in found
+        }
         return copies, [entry.id for entry in entries[fit:]]
 
     def _claim(
@@ -217,21 +223,6 @@ class KafkaDeadLetters:
         if all(ends[claim.place] - claim.end == ours[claim.place] for claim in claims.values()):
             return claims.keys()  # no other client has written there since
         return self._sent(claims)
-
-    def _store(self, copies: Mapping[int, NewRecord], refused: dict[int, Refused]) -> Published:
-        """What became of these, and of those that were refused before. If nothing of a portion arrives, the others are not tried:
-        each would wait as long."""
-        unknown, left = dict[int, str](), list(copies)
-        while left:
-            fit = first_within((len(copies[number].value or b"") for number in left), MAX_BYTES)
-            portion, left = left[:fit], left[fit:]
-            failed = self._connection.store([copies[number] for number in portion])
-            certain, doubtful = refused_and_unknown({portion[index]: error for index, error in failed.items()})
-            refused, unknown = refused | certain, unknown | doubtful
-            if doubtful and len(failed) == len(portion):
-                why = f"It was not sent, since Kafka had confirmed none of those before it. {next(iter(doubtful.values()))}"
-                refused, left = refused | dict.fromkeys(left, Refused(Refusal.NOT_SENT, why)), []
-        return Published(refused, unknown)
 
     def _without_claims(self, letter_ids: Sequence[str]) -> LetterStates:
         """Wait for operators that are changing these letters, and finish the claims of those that are gone."""
@@ -302,3 +293,34 @@ def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:
         else:
             found.append((offset, offset + 1))
     return found
+
+
+def original_of(broker: KafkaBroker, record: Record) -> Record | None:
+    """The record with the body: the letter itself, or the message that it refers to; None if that was deleted."""
+    where = letters.body_position(record)
+    if where is None:
+        return record
+    place, first = where
+    if broker.topology.partitions(place[0]) <= place[1]:
+        return None
+    begin, end = broker.connection.queries.bounds([place])[place]
+    found = list(broker.reader.read({place: (first, first + 1)})) if begin <= first < end else []
+    stamp = envelope.read_envelope_safely(record).stamp
+    # A topic that was created again has another message there.
+    return next((each for each in found if envelope.read_envelope_safely(each).stamp == stamp), None)
+
+
+def store_copies(connection: Connection, copies: Mapping[int, NewRecord], refused: dict[int, Refused]) -> Published:
+    """What became of these, and of those that were refused before. If nothing of a portion arrives, the others are not tried:
+    each would wait as long."""
+    unknown, left = dict[int, str](), list(copies)
+    while left:
+        fit = first_within((len(copies[number].value or b"") for number in left), MAX_BYTES)
+        portion, left = left[:fit], left[fit:]
+        failed = connection.store([copies[number] for number in portion])
+        certain, doubtful = refused_and_unknown({portion[index]: error for index, error in failed.items()})
+        refused, unknown = refused | certain, unknown | doubtful
+        if doubtful and len(failed) == len(portion):
+            why = f"It was not sent, since Kafka had confirmed none of those before it. {next(iter(doubtful.values()))}"
+            refused, left = refused | dict.fromkeys(left, Refused(Refusal.NOT_SENT, why)), []
+    return Published(refused, unknown)

@@ -31,7 +31,7 @@ def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bo
     """All that is found with this prefix and group, or for every group. Nothing here takes long, so `deep` adds nothing."""
     with closing(KafkaBroker(url)) as broker:
         topics = broker.connection.queries.topics()
-        known = used_sources(topics, broker.connection.address.prefix)
+        known = used_sources(topics, broker.connection.address)
         found = list(_of_server(broker))
         found += _of_names(broker, sources, known, topics)
         for source in sources or known:
@@ -54,7 +54,7 @@ def _of_names(broker: KafkaBroker, sources: Sequence[str], known: Sequence[str],
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this cluster has been used for, with the prefix of this URL."""
     with closing(KafkaBroker(url)) as broker:
-        return used_sources(broker.connection.queries.topics(), broker.connection.address.prefix)
+        return used_sources(broker.connection.queries.topics(), broker.connection.address)
 
 
 def _of_source(broker: KafkaBroker, names: Names, topics: Topics) -> Iterator[Finding]:

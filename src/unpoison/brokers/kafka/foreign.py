@@ -46,7 +46,7 @@ def letter(message: Message, record: Record, counters: Counters) -> DeadLetter:
 
 def is_internal(names: Names, topic: str) -> bool:
     """Whether it is one of unpoison's own beside this source: nothing comes from there that another system gave up."""
-    return topic.startswith(f"{names.topic}.") and topic.endswith(_INTERNAL)
+    return topic in (names.dlq, names.states) or (topic.startswith(f"{names.topic}.") and topic.endswith(_INTERNAL))
 
 
 def message(record: Record, found: Told) -> tuple[bytes | None, bytes | None, Headers]:

@@ -88,7 +88,7 @@ def _sources_and_groups(broker: KafkaBroker, sources: Sequence[str], topics: Col
     """Each source with the group of the URL, or with all groups that consumed it with unpoison."""
     address = broker.connection.address
     retry = f".{address.group}.retry"
-    used = {*used_sources(topics, address.prefix)}
+    used = {*used_sources(topics, address)}
     if address.group:
         used |= {name.removesuffix(retry).removeprefix(address.prefix) for name in topics if name.endswith(retry)}
     for source in sources or sorted(used):

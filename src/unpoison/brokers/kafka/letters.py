@@ -7,7 +7,8 @@ A log cannot delete a record from its middle. So letters stay where they are, an
 `<topic>.dlq.states`. It has one partition: its order decides between two operators. There are three kinds of entries:
 
     claim    an operator is about to change letters. For each letter the first claim in the log wins.
-    state    the letters were replayed, discarded or purged. It counts for those whose claim, which it names, has won.
+    state    the letters were replayed, discarded, purged or collected into a store. It counts for those whose claim, which it
+             names, has won.
     drop     the operator is gone, and had not changed them: its claim is withdrawn, and the letters wait as before.
 
 Letters that change alike share an entry: there may be a hundred thousand of them. Each letter is listed once, even if a crash
@@ -36,7 +37,9 @@ WHOLE, TRIMMED, REFERRING = 0, 1, 2
 MAX_ABOUT_FAILURE = (64 * 1024, 2_000, 2_000)
 """Bytes about the failure, for each of these."""
 
-DEAD, PURGED = "dead", "purged"
+DEAD, PURGED, COLLECTED = "dead", "purged", "collected"
+GONE = (PURGED, COLLECTED)
+"""States of letters that are no longer here, although their records are: a collected one is in a store."""
 LETTERS_PER_ENTRY = 500
 """How many letters share an entry of the log."""
 

@@ -4,7 +4,7 @@ A source is a topic. For the source `orders` and the group `billing`:
 
     topic orders                     the messages; its group is `billing`
     topic orders.billing.retry       retries, with one partition for each purpose; its group is `billing.retry`
-    topic orders.dlq                 dead letters
+    topic orders.dlq                 dead letters, unless another name is given for it
     topic orders.dlq.states          what became of them
 
 A prefix from the URL stands before all of these.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from unpoison.brokers.kafka.url import address
+from unpoison.brokers.kafka.url import Address, address
 from unpoison.errors import ConfigError
 
 LONGEST_NAME = 249
@@ -37,10 +37,12 @@ class Names(NamedTuple):
     source: str
     group_name: str
     prefix: str = ""
+    given_dlq: str = ""
+    """The name of the DLQ, if it is not the usual one."""
 
     def letter_id(self, partition: int, offset: int) -> str:
-        """The id of the dead letter that stands there."""
-        return f"{self.source}-{f'{partition}.' if partition else ''}{offset}"
+        """The id of the dead letter that stands there. Letters of a source may be in two DLQs, one after the other."""
+        return f"{self.given_dlq or self.source}-{f'{partition}.' if partition else ''}{offset}"
 
     @property
     def topic(self) -> str:
@@ -63,7 +65,7 @@ class Names(NamedTuple):
 
     @property
     def dlq(self) -> str:
-        return f"{self.topic}{DLQ}"
+        return f"{self.prefix}{self.given_dlq}" if self.given_dlq else f"{self.topic}{DLQ}"
 
     @property
     def states(self) -> str:
@@ -98,11 +100,12 @@ class Names(NamedTuple):
         return f"{self.group}.reading"
 
 
-def used_sources(topics: Iterable[str], prefix: str) -> list[str]:
+def used_sources(topics: Iterable[str], where: Address) -> list[str]:
     """The sources that unpoison has been used for: they have a DLQ."""
-    there = set(topics)
+    there, prefix = set(topics), where.prefix
     names = [name.removesuffix(DLQ) for name in there if name.endswith(DLQ) and name.startswith(prefix)]
-    return sorted(name.removeprefix(prefix) for name in names if name in there)
+    found = {name.removeprefix(prefix) for name in names if name in there}
+    return sorted(found | {source for source, dlq in where.dlqs.items() if f"{prefix}{dlq}" in there})
 
 
 def groups_of(names: Names, topics: Iterable[str]) -> list[str]:
@@ -124,6 +127,13 @@ def tier(delay: float) -> int:
     return next(partition for partition, longest in TIERS if delay <= longest)
 
 
+def names_of(where: Address, source: str) -> Names:
+    """Checked."""
+    names = Names(source, where.group, where.prefix, where.dlqs.get(source, ""))
+    check_name(source, names)
+    return names
+
+
 def check_name(source: str, names: Names) -> None:
     ends = ".dlq.states", f".{names.group_name}.retry" if names.group_name else ""
     longest = max(ends, key=len)
@@ -131,6 +141,16 @@ def check_name(source: str, names: Names) -> None:
         raise ConfigError(
             f"Source {source[:80]!r} cannot be a Kafka topic: letters, digits, '.', '-' and '_', and with "
             f"{longest!r} behind it at most {LONGEST_NAME} of them."
+        )
+    given = names.given_dlq
+    if given and (not _LEGAL.fullmatch(given) or given in (".", "..") or len(names.states) > LONGEST_NAME):
+        raise ConfigError(
+            f"The DLQ {given[:80]!r} of source {source!r} cannot be a Kafka topic: letters, digits, '.', '-' and '_', and with "
+            f"'.states' behind it at most {LONGEST_NAME} of them."
+        )
+    if names.dlq in (names.topic, names.retry_of(names.group_name)):
+        raise ConfigError(
+            f"The DLQ of source {source!r} cannot be {given!r}: that topic is something else of this source. Choose another name."
         )
 
 
@@ -142,5 +162,6 @@ def native_names(url: str, source: str, *, consumed: bool) -> dict[str, str]:
             f"Consumer {source!r}: {where.shown!r} names no consumer group. Processes of one group share the messages, so two "
             f"services under one name would each get a part of them. Give it the name of this service: kafka://host:9092?group=billing"
         )
-    purposes = Names(source, where.group, where.prefix).purposes
+    names = Names(source, where.group, where.prefix, where.dlqs.get(source, ""))
+    purposes = (names_of(where, source) if names.given_dlq else names).purposes
     return {name.replace(".", "_"): purpose for name, purpose in purposes.items()}

@@ -6,6 +6,7 @@ mark, options with a dot in their names go to the client as they are (sasl.mecha
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unpoison.errors import ConfigError
@@ -46,6 +47,8 @@ class Address(NamedTuple):
     session_timeout: float
     give_back: float
     instance: str | None
+    dlqs: Mapping[str, str] = {}
+    """The DLQs that are not `<topic>.dlq`, by source."""
 
 
 def address(url: str) -> Address:
@@ -72,6 +75,7 @@ def address(url: str) -> Address:
         ours.seconds("session_timeout", SESSION_TIMEOUT, 0.5, 3600, f"Left out it is {SESSION_TIMEOUT:g}."),
         ours.seconds("give_back", GIVE_BACK, 0.5, 3600, f"Left out it is {GIVE_BACK:g}."),
         ours.text("instance", "", _is_name_or_empty, _NAME_RULE) or None,
+        parts.dlqs,
     )
 
 

@@ -56,7 +56,7 @@ class NATSBroker(LeasedBroker[Client, Source]):
         return Stored(
             {number: f"{no.text} (code {no.code})." for number, no in refused.items()},
             {
-                number: f"{item.delivery.source}-{stored_as(answers[number])}"
+                number: self.client.topic(item.delivery.source).names.letter_id(stored_as(answers[number]))
                 for number, item in enumerate(items)
                 if isinstance(item, Dead) and number in answers
             },

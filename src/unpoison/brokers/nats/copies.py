@@ -115,6 +115,11 @@ def read(source: str, where: Place, old: bytes, body: bytes, *, number: int, sta
     return Found(number, old, seen, named, letter, told)
 
 
+def is_letter(block: bytes) -> bool:
+    """Whether a message with these headers is a letter of unpoison."""
+    return is_ours(envelope.fields(block).get(RECORD))
+
+
 def record_of(old: bytes) -> bytes | None:
     """The record of a message that is one of our letters; None for any other."""
     found = envelope.fields(old) if RECORD in old else {}

@@ -12,6 +12,8 @@ A replayed letter is the message that is sent again: consumers get it from there
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from unpoison.brokers.nats import copies, envelope, foreign, sending_back
 from unpoison.brokers.nats.broker import NATSBroker
 from unpoison.brokers.nats.claims import FIRST, Claims, letter_number, store_first
@@ -45,7 +47,7 @@ class NATSDeadLetters:
 
     def freeze(self) -> str:
         info = self._connection.ask(f"STREAM.INFO.{self._names.dlq}", what="looking at the DLQ")
-        return f"{self._source}-{info['state']['last_seq']}"
+        return self._names.letter_id(info["state"]["last_seq"])
 
     def browse(
         self, *, only: str | None = None, after: str = "", until: str = "", limit: int = 100, state: str | None = DEAD
@@ -67,7 +69,7 @@ class NATSDeadLetters:
         first, last = (self._number(after) or 0) + 1, self._number(until) if until else None
         page = self._page(state, first, limit, bodies=False)
         numbers = sorted(self._letter_number(each, state) for each in page)[:limit]
-        return [f"{self._source}-{number}" for number in numbers if last is None or number <= last]
+        return [self._names.letter_id(number) for number in numbers if last is None or number <= last]
 
     def replay(self, letter_ids: Sequence[str]) -> Sequence[str]:
         return self._deal(letter_ids, REPLAYED)
@@ -80,14 +82,14 @@ class NATSDeadLetters:
         floors = {group: self._handled_up_to(group) for group in {_group(each) for each in kept}} if state == REPLAYED else {}
         over = [each for each in kept if state != REPLAYED or floors[_group(each)] >= each.place.number]
         self._delete([each.place.number for each in over])
-        return [f"{self._source}-{letter_number(each)}" for each in over]
+        return [self._names.letter_id(letter_number(each)) for each in over]
 
     def purge_history(self) -> int:
         """A replay that its consumer has not let go is all that there is of the message: it stays."""
         # What is claimed now may be stored as replayed, and not be deleted as dead yet: without the note it would be sent again.
         before = min((claim.stored for claim in self._claims.there().values()), default=LAST_NUMBER)
         groups = self._groups() | {foreign.NOBODYS}
-        ends = {f"unpoison.replay.{group}.{self._source}.*": self._handled_up_to(group) + 1 for group in groups}
+        ends = {f"{self._names.of_group(group).replay}.*": self._handled_up_to(group) + 1 for group in groups}
         ends[f"{self._names.discarded}.*"] = LAST_NUMBER
         return sum(self._purge(subjects, min(end, before)) for subjects, end in ends.items())
 
@@ -114,7 +116,7 @@ class NATSDeadLetters:
 
     def _number(self, letter_id: str) -> int | None:
         """The number in a letter's id; None if it is none of ours."""
-        text = letter_id.removeprefix(f"{self._source}-")
+        text = letter_id.removeprefix(self._names.letter_id(""))
         if text == letter_id or not text.isascii() or not text.isdigit() or len(text) > 19 or text != str(int(text)):
             return None
         return int(text)
@@ -173,7 +175,10 @@ class NATSDeadLetters:
 
     def _letter(self, each: Looked, state: str) -> Found:
         number, group = self._letter_number(each, state), self._names.group
-        return copies.read(self._source, each.place, each.block, each.body, number=number, state=state, group=group)
+        found = copies.read(self._source, each.place, each.block, each.body, number=number, state=state, group=group)
+        if self._names.given_dlq:
+            found.letter = msgspec.structs.replace(found.letter, id=self._names.letter_id(number))
+        return found
 
     def _half_done(self) -> set[int]:
         """Letters that are stored as replayed or discarded already, and not yet deleted as dead."""
@@ -189,7 +194,7 @@ class NATSDeadLetters:
         dealt = self._finish_claims(state)
         claimed = self._claims.take([number for number in numbers if number not in dealt], state)
         dealt |= set(self._carry_out(dict.fromkeys(claimed, state)))
-        return [f"{self._source}-{number}" for number in numbers if number in dealt]
+        return [self._names.letter_id(number) for number in numbers if number in dealt]
 
     def _carry_out(self, claims: dict[int, str]) -> list[int]:
         """Do what was claimed. One that is gone was dealt with before it was claimed: then only the claim is removed."""
@@ -232,7 +237,7 @@ class NATSDeadLetters:
         """The letter as replayed or discarded."""
         block = envelope.copied(found.seen, found.block, found.letter.replayed(), [*_told(found), FIRST])
         is_ours = foreign.origin(self._source, found.told) is None
-        replayed = Names(self._source, found.group if is_ours else foreign.NOBODYS).replay
+        replayed = self._names.of_group(found.group if is_ours else foreign.NOBODYS).replay
         return Copy(f"{replayed if state == REPLAYED else self._names.discarded}.{found.number}", block, found.letter.body)
 
     def _are_oldest(self, numbers: Sequence[int], there: Sequence[int]) -> bool:

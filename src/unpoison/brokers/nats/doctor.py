@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 from unpoison.brokers.nats import checks
 from unpoison.brokers.nats.connection import Connection
-from unpoison.brokers.nats.names import Names, fits
+from unpoison.brokers.nats.names import Names, fits, names_of
 from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, consumer, filters, own_consumers, work_consumer
-from unpoison.brokers.nats.url import address
+from unpoison.brokers.nats.url import Address, address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
 from unpoison.port import findings
@@ -65,19 +65,20 @@ def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bo
     with closing(Connection(address(url))) as connection:
         found = list(_of_server(connection))
         streams = {each["config"]["name"]: each for each in _streams(connection)}
-        known = _sources(streams)
+        known = _sources(connection.address, streams)
         known |= {name: stream for name in sources if (stream := _taking(name, streams)) is not None}
         found += findings.of_sources(sources, known.keys(), connection.address.shown)
         for source in sources or known:
             if source in known:
-                found += _of_source(connection, Names(source, connection.address.group), known[source], streams)
+                found += _of_source(connection, names_of(connection.address, source), known[source], streams)
         return found
 
 
 def known_sources(url: str) -> Sequence[str]:
     """The sources that this account has been used for."""
     with closing(Connection(address(url))) as connection:
-        return sorted(_sources({each["config"]["name"]: each for each in _streams(connection)}))
+        streams = {each["config"]["name"]: each for each in _streams(connection)}
+        return sorted(_sources(connection.address, streams))
 
 
 def _streams(connection: Connection) -> Iterator[Stream]:
@@ -91,11 +92,12 @@ def _streams(connection: Connection) -> Iterator[Stream]:
             return
 
 
-def _sources(streams: Mapping[str, Stream]) -> dict[str, Stream]:
+def _sources(where: Address, streams: Mapping[str, Stream]) -> dict[str, Stream]:
     """The streams of the sources that unpoison has used: those with a DLQ."""
     dead = "unpoison.dead."
     subjects = [subject for each in streams.values() for subject in each["config"].get("subjects") or []]
     names = [subject.removeprefix(dead) for subject in subjects if subject.startswith(dead)]
+    names += [source for source, dlq in where.dlqs.items() if dlq in streams]
     return {name: stream for name in names if (stream := _taking(name, streams)) is not None}
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unpoison.brokers.nats import topology
 from unpoison.brokers.nats.connection import Connection
-from unpoison.brokers.nats.names import Names, check_name
+from unpoison.brokers.nats.names import Names, names_of
 from unpoison.brokers.nats.topology import config_of, work_consumer
 from unpoison.brokers.nats.url import Address, address
 from unpoison.errors import UnpoisonError
@@ -48,9 +48,7 @@ class There(NamedTuple):
 
 def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     where = address(url)
-    for source in sources:
-        check_name(source)
-    named = [Names(source, where.group) for source in sources]
+    named = [names_of(where, source) for source in sources]
     unseen, version = "", NEWEST
     try:
         with closing(Connection(where)) as connection:

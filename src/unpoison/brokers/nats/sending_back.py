@@ -9,7 +9,7 @@ Such a message is named after the place of its letter, which no other letter eve
 stored once; when the message has died again, that is a new letter with another place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -61,8 +61,15 @@ def whole(source: str, each: Looked, found: Found) -> WholeLetter:
 
 def send_back(client: Client, source: str, letters: Sequence[WholeLetter]) -> Published:
     """Send the messages of these. Raises only if nothing was sent."""
+    return send_back_each(client, lambda _: source, letters)
+
+
+def send_back_each(
+    client: Client, source_of: Callable[[WholeLetter], str | Refused], letters: Sequence[WholeLetter]
+) -> Published:
+    """The same of letters of several sources."""
     limit = client.connection().max_payload
-    made = {number: read_one(each, partial(_copy, source, limit), _unreadable) for number, each in enumerate(letters)}
+    made = {number: read_one(each, partial(_copy, source_of, limit), _unreadable) for number, each in enumerate(letters)}
     refused = {number: each for number, each in made.items() if isinstance(each, Refused)}
     copies = {number: each for number, each in made.items() if isinstance(each, Copy)}
     numbers, unknown = list(copies), dict[int, str]()
@@ -76,13 +83,16 @@ def send_back(client: Client, source: str, letters: Sequence[WholeLetter]) -> Pu
     return Published(refused, unknown) if refused or unknown else STORED
 
 
-def _copy(source: str, limit: int, whole: WholeLetter) -> Copy | Refused:
+def _copy(source_of: Callable[[WholeLetter], str | Refused], limit: int, whole: WholeLetter) -> Copy | Refused:
     """What is stored for it. May raise."""
     native, letter = msgspec.msgpack.decode(whole.native or b"", type=Native), whole.letter
     if not is_group(native.group):
         return _cannot(f"{native.group!r} is no name of a group, so that nobody would get it.", Refusal.UNFIT)
     if native.origin and (wrong := foreign.wrong_origin(native.origin)):
         return _cannot(wrong, Refusal.NO_SUCH_SOURCE)
+    source = source_of(whole)
+    if isinstance(source, Refused):
+        return source
     names, counters = Names(source, native.group), letter.replayed()
     seen = Seen(letter.message.id, None, NO_HEADERS, native.stamp, UNTRIED)
     block = envelope.copied(seen, native.block, counters, [line(MESSAGE_ID, f"{native.place}:{letter.replays}")])

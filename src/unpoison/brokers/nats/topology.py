@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from unpoison.brokers.nats import checks
 from unpoison.brokers.nats.connection import Connection, Refused
-from unpoison.brokers.nats.names import Names, check_name
+from unpoison.brokers.nats.names import Names, names_of
 from unpoison.brokers.nats.url import Address
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
@@ -40,7 +40,7 @@ def retries(names: Names, address: Address, version: tuple[int, int]) -> dict[st
 
 
 def letters(names: Names, address: Address) -> dict[str, Any]:
-    kinds = [f"{names.claim}.*", f"{names.replays}.*", f"{names.discarded}.*", f"unpoison.starts.*.{names.source}.*"]
+    kinds = [f"{names.claim}.*", f"{names.replays}.*", f"{names.discarded}.*", f"{names.all_starts}.*"]
     return _made(address, names.dlq, [names.dead, *kinds], retention="limits", duplicate_window=DUPLICATE_LETTERS)
 
 
@@ -120,8 +120,7 @@ class Topology:
         """Have everything that a source needs. What is known to be there is not asked for again."""
         if source in self._topics:
             return []
-        check_name(source)
-        names = Names(source, self.connection.address.group)
+        names = names_of(self.connection.address, source)
         self._missing = []
         findings: list[Finding] = []
         stream = self._work_stream(names, findings)

@@ -6,6 +6,7 @@ question mark goes to the client in its own terms (user_credentials, nkeys_seed,
 """
 
 import ssl
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unpoison.errors import ConfigError
@@ -33,6 +34,8 @@ class Address(NamedTuple):
     api: str
     monitor: str | None
     url: str
+    dlqs: Mapping[str, str] = {}
+    """The DLQs that are not `<SUBJECT>_DLQ`, by source."""
 
 
 def address(url: str) -> Address:
@@ -57,6 +60,7 @@ def address(url: str) -> Address:
         f"$JS.{domain}.API" if domain else "$JS.API",
         options.get("monitor"),
         url,
+        parts.dlqs,
     )
 
 

@@ -82,7 +82,7 @@ class RabbitMQBroker:
 
     def _have(self, source: str, *, is_consumed: bool) -> Sequence[Finding]:
         """Who does not consume only looks at dead letters: that needs less, and no source."""
-        check_name(source)
+        check_name(self._address, source)
         if not self.connections.creates:
             (check_consumer if is_consumed else check_operator)(self.connections, source)
         try:
@@ -241,7 +241,7 @@ class RabbitMQBroker:
         ready, _ = topology.count(source)
         here, _ = self._held.count(source)
         busy = topology.count(busy_of(source))[1] - self._held.is_marked(source)
-        dead, _ = topology.count(dlq_of(source))
+        dead, _ = topology.count(dlq_of(self._address, source))
         return Depth(ready + alone + here, delayed, held + max(0, busy), dead)
 
     def _look_at_unfetched(self) -> None:

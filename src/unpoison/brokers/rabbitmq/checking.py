@@ -16,7 +16,7 @@ from unpoison.brokers.rabbitmq import properties
 from unpoison.brokers.rabbitmq.connections import Connections
 from unpoison.brokers.rabbitmq.delays import LEVELS, digit_header, exchange_of, rung, rungs
 from unpoison.brokers.rabbitmq.errors import NOT_FOUND, Refused
-from unpoison.brokers.rabbitmq.names import DLX, busy_of, dlq_of, history_of, lock_of, native_names, starts_of, suspects_of
+from unpoison.brokers.rabbitmq.names import DLX, busy_of, dlq_of, letters_of, purposes, starts_of, suspects_of
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, ConfigError
 
@@ -28,7 +28,7 @@ NAMED = 3
 def check_consumer(connections: Connections, source: str) -> None:
     """Raises ConfigError with everything that a consumer of this source lacks."""
     checking = _Checking(connections, source)
-    checking.look_for("queue", native_names("", source, consumed=True), checking.missing)
+    checking.look_for("queue", purposes(checking.where, source), checking.missing)
     checking.look_for("exchange", [DLX], checking.missing)
     for level in range(LEVELS):
         checking.look_for("exchange", [exchange_of(level)], checking.missing_delays)
@@ -43,7 +43,7 @@ def check_consumer(connections: Connections, source: str) -> None:
 def check_operator(connections: Connections, source: str) -> None:
     """Raises ConfigError with everything that is lacking for a look at the dead letters of this source."""
     checking = _Checking(connections, source)
-    needed = (dlq_of(source), history_of(source), lock_of(source))
+    needed = letters_of(checking.where, source)
     checking.look_for("queue", needed, checking.missing)
     checking.try_reading(*needed)
     checking.tell(f"The dead letters of {source!r} cannot be looked at, and a look makes nothing")
@@ -52,6 +52,7 @@ def check_operator(connections: Connections, source: str) -> None:
 class _Checking:
     def __init__(self, connections: Connections, source: str) -> None:
         self._connections, self._topology, self._source = connections, connections.topology(), source
+        self.where = self._topology.where
         self._there: set[str] = set()
         self.missing: list[str] = []
         self.missing_delays: list[str] = []
@@ -90,7 +91,7 @@ class _Checking:
                 self._lacking[exchange or "amq.default"] = "write"
 
     def try_bindings(self) -> None:
-        dlq = dlq_of(self._source)
+        dlq = dlq_of(self.where, self._source)
         if {DLX, dlq} <= self._there and self._topology.count(dlq) == (0, 0):
             data = properties.expiring(0, [PROBE])
             if self._stored([Copy(DLX, self._source, data, b"")]).unroutable:

@@ -26,7 +26,7 @@ class Connections:
     """All of one user. `on_lost` is called, from any thread, when something that was held is lost."""
 
     def __init__(self, address: Address, on_lost: Callable[[], None]) -> None:
-        self._address, self._on_lost = address, on_lost
+        self.where, self._on_lost = address, on_lost
         self._lock = threading.RLock()
         self._is_open = False
         self.creates = True
@@ -50,7 +50,7 @@ class Connections:
 
     def _connected(self, name: str, on_lost: Callable[[], None] = lambda: None) -> Connection:
         try:
-            return Connection(self._address, name, on_lost)
+            return Connection(self.where, name, on_lost)
         except ConfigError as error:
             if not self.is_started:
                 raise
@@ -59,10 +59,10 @@ class Connections:
     def topology(self) -> Topology:
         with self._lock:
             if not self._is_open:
-                raise BrokerUnavailable(f"The connection to {self._address.shown} is not open. Call open() first.")
+                raise BrokerUnavailable(f"The connection to {self.where.shown} is not open. Call open() first.")
             if self._asking is None or not self._asking.is_open or self._topology is None:
                 self._asking = connection = self._connected("control", self.part_lost)
-                self._topology = Topology(connection, self._address, self._known, self.created, create=self.creates)
+                self._topology = Topology(connection, self.where, self._known, self.created, create=self.creates)
                 self._ladder = None
             return self._topology
 

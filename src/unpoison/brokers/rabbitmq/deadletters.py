@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unpoison.brokers.rabbitmq import letters
 from unpoison.brokers.rabbitmq.connection import Channel, Connection
 from unpoison.brokers.rabbitmq.errors import IN_USE, Refused
-from unpoison.brokers.rabbitmq.letters import Found
+from unpoison.brokers.rabbitmq.letters import Found, SentBack
 from unpoison.brokers.rabbitmq.names import dlq_of, history_of, lock_of
 from unpoison.brokers.rabbitmq.queue_pass import QueuePass, waiting_in
 from unpoison.brokers.rabbitmq.sending_back import Origins, send_back, whole_letter
@@ -44,7 +44,7 @@ def locked(topology: Topology, source: str) -> Iterator[None]:
     consumer that an empty queue may have, so the server ends it with its connection. It needs no right to declare.
     """
     ends = time.monotonic() + PATIENCE
-    while (lock := _lock(topology.connection, lock_of(source))) is None:
+    while (lock := _lock(topology.connection, lock_of(topology.where, source))) is None:
         if time.monotonic() > ends:
             raise BrokerUnavailable(
                 f"Another operator has been working on the dead letters of {source!r} for {PATIENCE:g} s. Try again later."
@@ -88,7 +88,7 @@ def _counted(broker: "RabbitMQBroker", source: str) -> int:
     """Under the lock: the server does not count letters that are being looked at."""
     topology = broker.connections.topology()
     with locked(topology, source):
-        return waiting_in(topology.connection, dlq_of(source))
+        return waiting_in(topology.connection, dlq_of(topology.where, source))
 
 
 @contextmanager
@@ -107,20 +107,27 @@ class LettersReading:
     in_order = True
 
     def __init__(self, broker: "RabbitMQBroker", source: str) -> None:
+        where = broker.connections.where
+        self._begin_with(broker, source, dlq_of(where, source), history_of(where, source))
+
+    def _begin_with(self, broker: "RabbitMQBroker", source: str, dlq: str, history: str) -> None:
         self._broker, self._source = broker, source
         self._connection = broker.connections.topology().connection
-        self.history = history_of(source)
+        self.dlq, self.history = dlq, history
         self._keep: Keep = _nobody
         self._passes: dict[str, QueuePass] = {}
-        self.total = self._begin(dlq_of(source), WAITING).total
+        self.total = self._begin(self.dlq, WAITING).total
         self._origins = Origins(broker.connections, source)
 
     def _begin(self, queue: str, states: Sequence[str]) -> QueuePass:
         self._passes[queue] = made = QueuePass(self._connection, queue, partial(self._receive, queue, states))
         return made
 
+    def source_of(self, arrived: Arrived) -> str:
+        return self._source
+
     def _receive(self, queue: str, states: Sequence[str], arrived: Arrived) -> None:
-        brief = letters.brief(self._source, arrived, states)
+        brief = letters.brief(self.source_of(arrived), arrived, states)
         entry = Entry(brief.id, brief.message_id, brief.state, queue, arrived.tag, brief.identity)
         self._keep(entry, packed(arrived))
 
@@ -130,21 +137,21 @@ class LettersReading:
 
     def take(self, keep: Keep, most: int | None, progress: Progress | None) -> bool:
         self._keep = keep
-        return self._passes[dlq_of(self._source)].take(most, progress)
+        return self._passes[self.dlq].take(most, progress)
 
     def letter(self, entry: Entry, data: bytes) -> DeadLetter:
         return self._read(entry, data).letter
 
     def _read(self, entry: Entry, data: bytes) -> Found:
-        return letters.read(self._source, unpacked(data), DEALT_WITH if entry.place == self.history else WAITING)
+        arrived = unpacked(data)
+        return letters.read(self.source_of(arrived), arrived, DEALT_WITH if entry.place == self.history else WAITING)
 
     def whole(self, entry: Entry, data: bytes) -> WholeLetter:
         return whole_letter(self._source, unpacked(data))
 
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         """The server stores letters while the next ones are made."""
-        if state == "replayed":
-            self._origins.have_source()
+        self._check_can(state)
         make = self._again if state == "replayed" else partial(self._note, state)
         writer, parts = self._broker.connections.writer(), portions(chosen, AT_ONCE)
         unconfirmed: deque[tuple[Sequence[Entry], Batch]] = deque()
@@ -169,20 +176,29 @@ class LettersReading:
             yield done
         if failed is not None:
             raise BrokerUnavailable(
-                f"Taken from {dlq_of(self._source)!r}: {counted(stored, 'letter')}. Still there: {len(chosen) - stored:,}. "
+                f"Taken from {self.dlq!r}: {counted(stored, 'letter')}. Still there: {len(chosen) - stored:,}. "
                 f"{why_not_stored(failed)}"
             )
         if refused is not None:
             raise refused
 
+    def _check_can(self, state: str) -> None:
+        """Have what is needed to bring letters into this state."""
+        if state == "replayed":
+            self._origins.have_source()
+
     def _again(self, entry: Entry, data: bytes) -> Copy:
-        made = letters.sent_back(self._source, unpacked(data), entry.id, self.history)
+        return Copy("", *self._sent_back(entry, data, self.history))
+
+    def _sent_back(self, entry: Entry, data: bytes, history: str | None) -> SentBack:
+        arrived = unpacked(data)
+        made = letters.sent_back(self.source_of(arrived), arrived, entry.id, history)
         if not self._origins.has(made.queue):
             raise PayloadError(
                 f"Letter {entry.id!r} cannot be sent: it came from queue {made.queue!r}, which does not exist any more. Create "
                 f"the queue, or discard the letter: unpoison dlq discard {entry.id}"
             )
-        return Copy("", *made)
+        return made
 
     def _note(self, state: str, entry: Entry, data: bytes) -> Copy:
         found = self._read(entry, data)

@@ -68,8 +68,7 @@ def _header(name: str, text: str) -> Header:
 
 def origin(source: str, found: Told) -> str:
     """The queue that the message came from. Another one of unpoison's own held it for its source."""
-    internal = names.native_names("", source, consumed=False)
-    return source if not found.source or found.source in internal else found.source
+    return source if not found.source or found.source in names.helpers(source) else found.source
 
 
 def letter(message: Message, original: Envelope, found: Told | None) -> DeadLetter:

@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from unpoison.brokers.rabbitmq.names import busy_of, dlq_of, history_of, native_names, suspects_of
+from unpoison.brokers.rabbitmq.names import busy_of, dlq_of, history_of, purposes, suspects_of
 from unpoison.brokers.rabbitmq.url import Address
 from unpoison.errors import ConfigError
 
@@ -194,11 +194,13 @@ class VirtualHost(NamedTuple):
     longest: float | None
     management: Management
     queues: Mapping[str, FoundQueue]
+    where: Address
 
     def family(self, source: str) -> list[FoundQueue]:
         """The queues of one source, as far as they exist."""
-        roles = {source: "source", dlq_of(source): "dlq", history_of(source): "history", suspects_of(source): "suspects"}
-        found = [self.queue(name, roles.get(name, "notes")) for name in native_names("", source, consumed=True)]
+        roles = {source: "source", suspects_of(source): "suspects"}
+        roles |= {dlq_of(self.where, source): "dlq", history_of(self.where, source): "history"}
+        found = [self.queue(name, roles.get(name, "notes")) for name in purposes(self.where, source)]
         return [each for each in found if each is not None]
 
     def queue(self, name: str, role: str) -> FoundQueue | None:

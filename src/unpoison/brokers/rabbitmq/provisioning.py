@@ -15,7 +15,7 @@ import msgspec
 from unpoison.brokers.rabbitmq.connection import Connection
 from unpoison.brokers.rabbitmq.delays import LEVELS, bindings_of, exchange_of, queue_of, rung, rungs
 from unpoison.brokers.rabbitmq.management import Management, Unanswered
-from unpoison.brokers.rabbitmq.names import DLX, check_name, dlq_of, made_of, native_names
+from unpoison.brokers.rabbitmq.names import DLX, check_name, dlq_of, letters_of, made_of, purposes
 from unpoison.brokers.rabbitmq.topology import Binding, Queue, Topology, queues
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import UnpoisonError
@@ -65,15 +65,15 @@ class Rights(NamedTuple):
         return made
 
 
-def rights_of(sources: Sequence[str], *, create: bool) -> Rights:
+def rights_of(where: Address, sources: Sequence[str], *, create: bool) -> Rights:
     """For an app that creates what it needs, or for one with create=False. That one needs the delay queues too, because
     RabbitMQ 4 lets nobody look at a queue without some right on it."""
-    own = [name for source in sources for name in native_names("", source, consumed=True)]
+    own = [name for source in sources for name in purposes(where, source)]
     made = [made_of(source) for source in sources] if create else []
-    beside = "|".join(
-        re.escape(name) for name in (*native_names("", "", consumed=True), *([made_of("")] if create else ())) if name
-    )
+    beside = "|".join(re.escape(name) for name in (*purposes(where, ""), *([made_of("")] if create else ())) if name)
     ours = f"^({'|'.join(map(re.escape, sources))})({beside})?$"
+    if named := [name for source in sources for name in letters_of(where, source) if source in where.dlqs]:
+        ours += f"|^({'|'.join(map(re.escape, named))})$"
     if create:
         shared, ours = [DLX, exchange_of(0), rung(0, 1)], f"{ours}|^{DLX}$|^unpoison\\."
         names = ([*own, *shared, *made], [*own, *shared, "amq.default"], [*own, *shared])
@@ -108,7 +108,7 @@ class There(NamedTuple):
 def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     where = address(url)
     for source in sources:
-        check_name(source)
+        check_name(where, source)
     user = user or str(where.parameters.credentials.username)
     management = Management(where)
     there = _look(where, management, sources, user)
@@ -139,12 +139,12 @@ class _Steps:
             yield from self._delays(level)
         yield self._exchange(DLX, "direct", "the dead letters of all sources go through it.")
         for source in sources:
-            purposes = native_names("", source, consumed=True)
+            meant = purposes(where, source)
             for queue in queues(source, self._there.version, where):
-                yield self._queue(queue, f"for source {source!r}: {purposes[queue.name]}.")
+                yield self._queue(queue, f"for source {source!r}: {meant[queue.name]}.")
             why = f"leads what expires in {source!r}, or what RabbitMQ itself gives up, to its dead letters."
-            yield self._binding(Binding(DLX, dlq_of(source), source), why)
-        yield self._rights(sources, user)
+            yield self._binding(Binding(DLX, dlq_of(where, source), source), why)
+        yield self._rights(where, sources, user)
 
     def _delays(self, level: int) -> Iterator[Step]:
         lowest, highest = rung(level, rungs(level)[0]), rung(level, rungs(level)[-1])
@@ -167,8 +167,8 @@ class _Steps:
         exists = _known(bound.exchange, bound.to, bound.key, bound.arguments) in self._there.bindings
         return Step("binding", f"{bound.exchange} → {bound.to}", why, (command,), exists)
 
-    def _rights(self, sources: Sequence[str], user: str) -> Step:
-        given, needed = self._there.rights or {}, rights_of(sources, create=False)
+    def _rights(self, where: Address, sources: Sequence[str], user: str) -> Step:
+        given, needed = self._there.rights or {}, rights_of(where, sources, create=False)
         why = "to read its queues, and to write to the exchanges that lead there. The user must exist."
         exists = self._there.rights is not None and not needed.lacking(given)
         return Step("rights", user, why, (self._request("send PUT permissions", user, **needed.beside(given)),), exists)
@@ -212,7 +212,7 @@ def _by_amqp(where: Address, sources: Sequence[str], why: str) -> There:
     try:
         with closing(Connection(where, "look")) as connection:
             topology = Topology(connection, where, set(), set(), create=False)
-            wanted = [name for source in sources for name in native_names("", source, consumed=True)]
+            wanted = [name for source in sources for name in purposes(where, source)]
             wanted += [rung(level, digit) for level in range(LEVELS) for digit in rungs(level)]
             exchanges = {name for name in (DLX, *map(exchange_of, range(LEVELS))) if topology.exists(name)}
             return There({name for name in wanted if topology.is_there(name)}, exchanges, set(), None, connection.version[:2])

@@ -42,7 +42,7 @@ def _have(connections: Connections, source: str) -> None:
     """Have the queues of this source. With create=False the server's answer to each message tells whether it exists: a user that
     only publishes may lack the right to look."""
     if not connections.creates:
-        check_name(source)
+        check_name(connections.where, source)
         return
     try:
         connections.topology().ensure(source)

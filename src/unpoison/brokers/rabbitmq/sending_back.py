@@ -5,7 +5,7 @@ message is sent back just as it is sent again from the DLQ, but for the history:
 elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import msgspec
@@ -19,9 +19,10 @@ from unpoison.brokers.rabbitmq.publishing import Sending
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Batch, Copy
 from unpoison.errors import BrokerUnavailable, Refusal
-from unpoison.model.dead_letter import WholeLetter
+from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.port.broker import STORED, Published, Refused, not_sent
 from unpoison.port.copying.dlq_index import portions
+from unpoison.port.foreign.dlq import without_origin
 from unpoison.port.reading import read_one
 
 LONGEST_QUEUE = 255
@@ -30,9 +31,9 @@ LONGEST_QUEUE = 255
 _read_native = msgspec.msgpack.Decoder(tuple[bytes, bytes | None]).decode
 
 
-def whole_letter(source: str, arrived: Arrived) -> WholeLetter:
-    """A letter with all that `send_back` needs. Never raises."""
-    letter = letters.read(source, arrived).letter
+def whole_letter(source: str, arrived: Arrived, shown: DeadLetter | None = None) -> WholeLetter:
+    """A letter with all that `send_back` needs, as it is `shown`. Never raises."""
+    letter = shown or letters.read(source, arrived).letter
     headers = read_one(arrived, lambda arrived: properties.shown(properties.read(arrived.properties).headers), lambda *_: ())
     body = None if letter.body == arrived.body else arrived.body
     return WholeLetter(letter=letter, headers=headers, native=msgspec.msgpack.encode((arrived.properties, body)))
@@ -64,9 +65,19 @@ class Origins:
 
 def send_back(connections: Connections, source: str, letters: Sequence[WholeLetter]) -> Published:
     """Send their messages; says what became of each. Raises BrokerUnavailable only if nothing was sent."""
+    return _sent(_SendingBack(connections, source, lambda _: source), letters) if letters else STORED
+
+
+def send_back_each(
+    connections: Connections, dlq: str, letters: Sequence[WholeLetter], source_of: Callable[[Arrived], str]
+) -> Published:
+    """The same of letters of several sources. `dlq` is what one is told to be of that says of no source."""
     if not letters:
         return STORED
-    sending = _SendingBack(connections, source)
+    return _sent(_SendingBack(connections, dlq, source_of, has_source=False), letters)
+
+
+def _sent(sending: "_SendingBack", letters: Sequence[WholeLetter]) -> Published:
     for number, whole in enumerate(letters):
         sending.prepare(number, whole)
     for part in portions(list(sending.copies), size_of=sending.size):
@@ -77,23 +88,27 @@ def send_back(connections: Connections, source: str, letters: Sequence[WholeLett
 class _SendingBack(Sending):
     """One call of it. Nothing is sent before it is known of each letter where it goes."""
 
-    def __init__(self, connections: Connections, source: str) -> None:
+    def __init__(
+        self, connections: Connections, source: str, source_of: Callable[[Arrived], str], *, has_source: bool = True
+    ) -> None:
         super().__init__(connections)
-        self._source = source
+        self._source, self._source_of, self._has_source = source, source_of, has_source
         self._has_begun = False
 
     def prepare(self, number: int, whole: WholeLetter) -> None:
-        made = read_one(whole, partial(_made, self._source), _cannot_be_read)
+        made = read_one(whole, partial(_made, self._source_of), _cannot_be_read)
         if isinstance(made, SentBack):
-            refused = self._without_origin(made.queue)
+            refused = self._without_origin(whole, made.queue)
             if refused is None:
                 self.add(number, whole.letter.message.id, Copy("", *made))
                 return
             made = refused
         self.refused[number] = made
 
-    def _without_origin(self, queue: str) -> Refused | None:
+    def _without_origin(self, whole: WholeLetter, queue: str) -> Refused | None:
         """Of another queue than its own the server says whether it is there, when something is sent to it."""
+        if not self._has_source:
+            return not_sent(without_origin(whole.letter.id)) if queue == self._source else None
         if queue in (self._source, suspects_of(self._source)):
             return self._without_source
         return _gone(queue) if len(queue.encode()) > LONGEST_QUEUE else None
@@ -125,12 +140,13 @@ class _SendingBack(Sending):
         self.refused.update((number, _gone(self.copies[number].routing_key)) for number in numbers)
 
 
-def _made(source: str, whole: WholeLetter) -> SentBack:
+def _made(source_of: Callable[[Arrived], str], whole: WholeLetter) -> SentBack:
     """May raise."""
     native, body = _read_native(whole.native or b"")
     if not properties.is_sound(native):
         raise ValueError("its properties are not whole")
-    return letters.sent_back(source, Arrived(0, False, native, whole.letter.body if body is None else body), whole.letter.id)
+    arrived = Arrived(0, False, native, whole.letter.body if body is None else body)
+    return letters.sent_back(source_of(arrived), arrived, whole.letter.id)
 
 
 def _cannot_be_read(whole: WholeLetter, error: Exception) -> Refused:

@@ -65,7 +65,7 @@ def queues(source: str, version: tuple[int, int], where: Address) -> list[Queue]
     if version >= (4, 0):
         kept["x-delivery-limit"] = -1  # else looking at a letter 20 times would delete it
     return [
-        Queue(dlq_of(source), {**kept, **_ttl(where.dlq_ttl)}),
+        Queue(dlq_of(where, source), {**kept, **_ttl(where.dlq_ttl)}),
         Queue(
             source,
             {
@@ -79,11 +79,11 @@ def queues(source: str, version: tuple[int, int], where: Address) -> list[Queue]
             },
         ),
         Queue(suspects_of(source), kept),
-        Queue(history_of(source), {**kept, "x-max-length": HISTORY}),
+        Queue(history_of(where, source), {**kept, "x-max-length": HISTORY}),
         Queue(starts_of(source), {"x-queue-type": "classic", "x-max-length": STARTS}),
         Queue(busy_of(source), {"x-queue-type": "classic", "x-max-length": 1}),
         Queue(delayed_of(source), {**kept, "x-max-length": DELAYS}),
-        Queue(lock_of(source), {"x-queue-type": "classic", "x-max-length": 1}),
+        Queue(lock_of(where, source), {"x-queue-type": "classic", "x-max-length": 1}),
     ]
 
 
@@ -96,7 +96,7 @@ class Topology:
     those that did not exist at all."""
 
     def __init__(self, connection: Connection, where: Address, known: set[str], created: set[str], *, create: bool) -> None:
-        self.connection, self._where, self._known, self._created, self.creates = connection, where, known, created, create
+        self.connection, self.where, self._known, self._created, self.creates = connection, where, known, created, create
         self._channel: Channel | None = None
 
     def ensure(self, source: str) -> list[Finding]:
@@ -104,7 +104,7 @@ class Topology:
         is asked for at all: `checking` has done that at start-up."""
         if source in self._known:
             return []
-        check_name(source)
+        check_name(self.where, source)
         findings = self._make(source) if self.creates else []
         self._known.add(source)
         return findings
@@ -112,14 +112,16 @@ class Topology:
     def _make(self, source: str) -> list[Finding]:
         if not self.is_there(source):
             # We create the lock last, and nobody else does: if it exists, the source existed.
-            if self.is_there(lock_of(source)) and not self.exists(made_of(source)):
+            if self.is_there(lock_of(self.where, source)) and not self.exists(made_of(source)):
                 raise SourceDeleted(source, may_create=True)
             self._exchange(made_of(source))
             self._created.add(source)
-        findings = self._exchange(DLX)
-        for queue in queues(source, self.connection.version, self._where):
-            findings += _differences(partial(self.declare, queue), f"Queue {queue.name!r}", partial(_difference_name, queue.name))
-        self.bind(Binding(DLX, dlq_of(source), source))
+        findings, dlq = self._exchange(DLX), dlq_of(self.where, source)
+        for queue in queues(source, self.connection.version, self.where):
+            findings += _differences(
+                partial(self.declare, queue), f"Queue {queue.name!r}", partial(_difference_name, queue.name == dlq)
+            )
+        self.bind(Binding(DLX, dlq, source))
         return findings
 
     def has(self, source: str) -> bool:
@@ -237,9 +239,9 @@ _LOSING = {
 it answers, tells the rest."""
 
 
-def _difference_name(queue: str, told: str) -> str:
+def _difference_name(is_dlq: bool, told: str) -> str:
     found = re.search(r"inequivalent arg '([\w-]+)'.* received (?:none|.*) but current is (?!none)", told)
     name = _LOSING.get(found[1], "") if found else ""
     if found and found[1] == "x-queue-type" and "'stream'" in told.partition("current is")[2]:
         return "stream-queue"
-    return "dlq-expires" if name == "messages-expire" and queue.endswith(".dlq") else name or "queue-differs"
+    return "dlq-expires" if name == "messages-expire" and is_dlq else name or "queue-differs"

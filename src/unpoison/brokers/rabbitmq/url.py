@@ -6,6 +6,7 @@ started becomes a dead letter, `dlq_ttl`, those after which a dead letter may be
 management API, which only `unpoison doctor` asks.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
@@ -33,6 +34,8 @@ class Address(NamedTuple):
     message_ttl: float | None
     dlq_ttl: float | None = None
     management: str | None = None
+    dlqs: Mapping[str, str] = {}
+    """The DLQs that are not `<queue>.dlq`, by source."""
 
 
 def address(url: str) -> Address:
@@ -59,7 +62,7 @@ def address(url: str) -> Address:
             setattr(parameters, name, value)
     message_ttl = _ttl(options, "message_ttl", "Leave it out to let messages wait for as long as it takes.")
     dlq_ttl = _ttl(options, "dlq_ttl", "Leave it out to keep letters.")
-    return Address(parameters, shown, vhost, message_ttl, dlq_ttl, _management(parts.query))
+    return Address(parameters, shown, vhost, message_ttl, dlq_ttl, _management(parts.query), parts.dlqs)
 
 
 def _ttl(options: Options, name: str, meaning: str) -> float | None:

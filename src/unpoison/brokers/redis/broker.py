@@ -199,7 +199,7 @@ class RedisBroker:
         self.connection.close()
 
     def keys(self, source: str, group: str | None = None) -> tuple[str, ...]:
-        return keys_of(source, group or self.address.group)
+        return keys_of(self.address, source, group or "")
 
     def _check(self, source: str) -> None:
         """Check a source that was not opened when it is first used: its key may hold something else."""

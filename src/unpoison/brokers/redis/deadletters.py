@@ -71,7 +71,10 @@ class RedisDeadLetters:
             exact = number(self._source, only)
             found = [entry for entry in self._exactly(exact) if state in (None, entry[1])] if exact else []
             found = found or self._with_message(only.encode(), state)
-        return [letter_of(self._source, *entry) for entry in found]
+        return [self._shown(entry) for entry in found]
+
+    def _shown(self, entry: LetterEntry) -> DeadLetter:
+        return letter_of(self._source, *entry)
 
     def ids(self, *, after: str = "", until: str = "", limit: int = 100, state: str = "dead") -> Sequence[str]:
         found = self._entries(state, self._between(after, until), limit, only_ids=True)

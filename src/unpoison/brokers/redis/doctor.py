@@ -91,7 +91,8 @@ def _of_names(wanted: Sequence[str], known: list[str], look: Look) -> Iterator[F
 
 def _of_kinds(look: Look) -> Iterator[Finding]:
     source, is_list = look.key, look.key in look.connection.address.lists
-    kind, dlq_kind = look.kind(source), look.kind(dlq_of(source))
+    dlq = dlq_of(look.connection.address, source)
+    kind, dlq_kind = look.kind(source), look.kind(dlq)
     if kind not in ("none", "list" if is_list else "stream"):
         yield Finding(
             "wrong-type",
@@ -103,8 +104,8 @@ def _of_kinds(look: Look) -> Iterator[Finding]:
     if dlq_kind not in ("none", "stream"):
         yield Finding(
             "wrong-type",
-            f"{dlq_of(source)!r} is a {dlq_kind}, and unpoison keeps dead letters in a stream of this name: no app starts.",
-            f"Another program uses it. Move it to another name:\nRENAME {dlq_of(source)} {dlq_of(source)}:old",
+            f"{dlq!r} is a {dlq_kind}, and unpoison keeps dead letters in a stream of this name: no app starts.",
+            f"Another program uses it. Move it to another name:\nRENAME {dlq} {dlq}:old",
             stops=True,
         )
     if is_list:
@@ -112,7 +113,7 @@ def _of_kinds(look: Look) -> Iterator[Finding]:
 
 
 def _of_expiry(look: Look) -> Iterator[Finding]:
-    expiring = [key for key in keys_of(look.key, look.group) if look.ask("TTL", key) >= 0]
+    expiring = [key for key in keys_of(look.connection.address, look.key) if look.ask("TTL", key) >= 0]
     if expiring:
         yield Finding(
             "key-expires",
@@ -183,7 +184,7 @@ def _finished_by_all(look: Look, groups: list[dict[str, Any]]) -> str:
 
 
 def _of_vanished(look: Look) -> Iterator[Finding]:
-    keys = keys_of(look.key, look.group)
+    keys = keys_of(look.connection.address, look.key)
     seconds, micros = map(int, look.ask("TIME"))
     held = [holder.decode().removeprefix("!") for holder in look.ask("HVALS", keys[HELD])]
     consumers = look.table("XINFO", "CONSUMERS", look.key, look.group) if _our_group(look) else []
@@ -200,7 +201,7 @@ def _of_vanished(look: Look) -> Iterator[Finding]:
 
 
 def _of_dead_letters(look: Look) -> Iterator[Finding]:
-    dlq = keys_of(look.key, look.group)[DLQ]
+    dlq = keys_of(look.connection.address, look.key)[DLQ]
     if look.kind(dlq) == "stream":
         yield from findings.of_dead_letters({look.key: look.ask("XLEN", dlq)}, look.shown)
 

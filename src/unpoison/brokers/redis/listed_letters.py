@@ -49,7 +49,7 @@ class Found(NamedTuple):
 def opened(broker: RedisBroker, source: str) -> "ListedLetters | None":
     """The DLQ of this source if it is a list; None for any other."""
     broker.connection.open(source)
-    kind = broker.connection.try_all(source, ("TYPE", dlq_of(source)))[0]
+    kind = broker.connection.try_all(source, ("TYPE", dlq_of(broker.address, source)))[0]
     if kind == b"list":
         return ListedLetters(broker, source)
     broker.close()
@@ -62,8 +62,8 @@ class ListedLetters:
     def __init__(self, broker: RedisBroker, source: str) -> None:
         self.broker, self._source = broker, source
         self._keys = broker.keys(source)
-        discarded = f"{dlq_of(source)}:discarded"
-        self._lists = {"dead": dlq_of(source), "discarded": discarded}
+        discarded = f"{dlq_of(broker.address, source)}:discarded"
+        self._lists = {"dead": dlq_of(broker.address, source), "discarded": discarded}
         self._own = (*self._keys, discarded)
         self._frozen: dict[str, dict[str, bytes]] = {}
 

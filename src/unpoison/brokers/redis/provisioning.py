@@ -65,7 +65,7 @@ def check_kind(connection: Connection, source: str) -> bool:
 
 def check_letters(connection: Connection, source: str) -> None:
     """The DLQ is a stream. A list of that name belongs to another program: it is neither changed nor written to."""
-    dlq = dlq_of(source)
+    dlq = dlq_of(connection.address, source)
     kind = connection.ask(source, ("TYPE", dlq))[0].decode()
     if kind not in ("none", "stream"):
         raise ConfigError(
@@ -135,7 +135,7 @@ def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
 
 def rights(where: Address, sources: Sequence[str]) -> list[str]:
     """Rules of an ACL user: the keys of these sources and no others, and the channels of owners."""
-    names = dict.fromkeys([*(key for source in sources for key in keys_of(source, where.group)), SOURCES])
+    names = dict.fromkeys([*(key for source in sources for key in keys_of(where, source)), SOURCES])
     keys = ["~" + _GLOB.sub(r"\\\1", name) for name in names]
     return [*keys, f"&{owner_channel('*')}", *(f"+{name}" for name in (*CATEGORIES, *COMMANDS))]
 
@@ -188,8 +188,8 @@ def _has_group(connection: Connection, source: str) -> bool:
 
 def _may(connection: Connection, user: str, where: Address, source: str) -> bool:
     """Whether the server lets this user do all that a source needs; False where it cannot be asked (before Redis 7)."""
-    questions: list[tuple[Any, ...]] = [("HSET", key, "f", "v") for key in keys_of(source, where.group)]
-    questions += [("HGET", key, "f") for key in keys_of(source, where.group)]
+    questions: list[tuple[Any, ...]] = [("HSET", key, "f", "v") for key in keys_of(where, source)]
+    questions += [("HGET", key, "f") for key in keys_of(where, source)]
     questions += [
         ("XREADGROUP", "GROUP", where.group, "c", "STREAMS", source, ">"),
         ("EVALSHA", "0" * 40, 1, source),

@@ -9,6 +9,7 @@ Two options are ours, `group` and `list`; all others are passed to the client (r
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -44,6 +45,8 @@ class Address:
     service: str | None = None
     """The name of the master at the sentinels; None without sentinels."""
     sentinel_options: dict[str, Any] = field(default_factory=dict)
+    dlqs: Mapping[str, str] = field(default_factory=dict)
+    """The DLQs that are not `dlq:<source>`, by source."""
 
     def connection(self, host: str, port: int) -> Connection:
         """A connection of the client, not yet open."""
@@ -69,7 +72,9 @@ def address(url: str) -> Address:
         kind = options.pop("connection_class", Connection)
         options = {name: value for name, value in options.items() if name not in ("host", "port")}
         options, lists = _DEFAULTS | options | _OURS, frozenset(ours["list"])
-        made = Address(masked(url), hosts, options, kind, _group(ours["group"], url), lists, service, sentinel_options)
+        made = Address(
+            masked(url), hosts, options, kind, _group(ours["group"], url), lists, service, sentinel_options, parts.dlqs
+        )
         made.connection("host", 1)  # the client refuses an unknown option here
     except (TypeError, ValueError) as error:
         said = without_secrets(str(error), url)

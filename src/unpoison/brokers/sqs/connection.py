@@ -85,7 +85,7 @@ _EXPIRED = ("ExpiredToken", "ExpiredTokenException")
 _MISSING = (NoCredentialsError, NoRegionError, PartialCredentialsError, ProfileNotFound)
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, Address], Any] = {}
+_clients: dict[tuple[Any, ...], Any] = {}
 _sessions: dict[tuple[int, str | None], Any] = {}
 """Each has read hundreds of kilobytes about all services of AWS, which takes as long as a hundred requests."""
 
@@ -202,7 +202,7 @@ _WHERE = (
 
 def _client(address: Address) -> Any:
     """The one of this process for what the address says about requests."""
-    known = (os.getpid(), address._replace(prefix="", visibility=0, pollers=0))
+    known = (os.getpid(), *address._replace(prefix="", visibility=0, pollers=0)[:-1])  # without the names of DLQs
     with _lock:
         if known not in _clients:
             _clients[known] = _made(address)
@@ -212,7 +212,7 @@ def _client(address: Address) -> Any:
 def _log_in_again(address: Address, expired: object) -> None:
     """Have the next request use what a file or a variable says by now: botocore reads both only once. If nothing is there any
     more, or another thread has done it, it stays as it is."""
-    known = (os.getpid(), address._replace(prefix="", visibility=0, pollers=0))
+    known = (os.getpid(), *address._replace(prefix="", visibility=0, pollers=0)[:-1])  # without the names of DLQs
     with _lock, suppress(BotoCoreError):
         if _clients.get(known) is not expired or address.key is not None:
             return

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -88,11 +88,11 @@ def _put_one_there(client: Client, topic: Topic) -> None:
     client.connection.ask("send_message", QueueUrl=topic.lock, **entry)
 
 
-def check_time(until: float, topic: Topic) -> None:
+def check_time(until: float, dlq: str) -> None:
     """Refuse to change anything once others may see the letters too."""
     if time.monotonic() >= until:
         raise BrokerUnavailable(
-            f"Looking through {topic.names.dlq!r} took longer than its letters can be kept from others; nothing was changed. "
+            f"Looking through {dlq!r} took longer than its letters can be kept from others; nothing was changed. "
             f"Try again; a larger visibility in the URL gives it more time."
         )
 
@@ -101,7 +101,8 @@ DEAD, REPLAYED, DISCARDED = "dead", "replayed", "discarded"
 REQUESTS = 16
 """Under way at once, for one operator."""
 
-_pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(dict[str, Any]).decode
+_pack, unpacked = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(dict[str, Any]).decode
+AnyReading = TypeVar("AnyReading", bound="LettersReading")
 
 
 class SQSDeadLetters(WholeDLQ):
@@ -125,18 +126,23 @@ def _counted(broker: SQSBroker, source: str) -> int:
 @contextmanager
 def _reading(broker: SQSBroker, source: str) -> Iterator["LettersReading"]:
     client = broker.client
-    with locked(client, client.topic(source)) as until:
-        reading = LettersReading(broker, source, until)
-        try:
-            yield reading
-        except UnpoisonError:
-            with suppress(UnpoisonError):  # else they come back by themselves, and a look meanwhile does not see them
-                reading.put_back()
-            raise
-        except BaseException:
+    with locked(client, client.topic(source)) as until, put_back_after(LettersReading(broker, source, until)) as reading:
+        yield reading
+
+
+@contextmanager
+def put_back_after(reading: AnyReading) -> Iterator[AnyReading]:
+    """What was taken and not let go is in its queue again when this ends."""
+    try:
+        yield reading
+    except UnpoisonError:
+        with suppress(UnpoisonError):  # else they come back by themselves, and a look meanwhile does not see them
             reading.put_back()
-            raise
+        raise
+    except BaseException:
         reading.put_back()
+        raise
+    reading.put_back()
 
 
 class LettersReading:
@@ -145,16 +151,22 @@ class LettersReading:
     in_order = False
 
     def __init__(self, broker: SQSBroker, source: str, until: float) -> None:
-        self._client, self._source, self._until = broker.client, source, until
         self._topic = broker.client.topic(source)
-        self.history = self._topic.history
-        self._keep: Keep = _nobody
         states = {self._topic.dlq: (DEAD, DEAD), self._topic.replays: (None, REPLAYED), self._topic.history: (None, DISCARDED)}
+        self._begin_with(broker, source, until, states)
+        self.history, self.name = self._topic.history, self._topic.names.dlq
+
+    def _begin_with(self, broker: SQSBroker, source: str, until: float, states: dict[str, tuple[str | None, str]]) -> None:
+        """Of these queues, the first of which is the DLQ. Each has the state that letters there have to tell, and the one that
+        others are in."""
+        self._client, self._source, self._until = broker.client, source, until
+        self.history, self.dlq, self.name = "", next(iter(states)), source
+        self._keep: Keep = _nobody
         self._read_as = states
         self._others: dict[str, str | None] = {}
         """The URLs of other queues that letters came from."""
         self._passes = {url: QueuePass(self._client, url, until, partial(self._receive, url)) for url in states}
-        self.total = self._passes[self._topic.dlq].total
+        self.total = self._passes[self.dlq].total
 
     def _receive(self, url: str, raw: Any) -> None:
         found = self._found(url, raw)
@@ -175,21 +187,21 @@ class LettersReading:
     def take(self, keep: Keep, most: int | None, progress: Progress | None) -> bool:
         """All of them, whatever is asked for: they come in no order."""
         self._keep = keep
-        self._passes[self._topic.dlq].take(None, progress)
-        check_time(self._until, self._topic)  # else some are missing here
+        self._passes[self.dlq].take(None, progress)
+        check_time(self._until, self.name)  # else some are missing here
         return True
 
     def letter(self, entry: Entry, data: bytes) -> DeadLetter:
-        return self._found(entry.place, _unpack(data)).letter
+        return self._found(entry.place, unpacked(data)).letter
 
     def whole(self, entry: Entry, data: bytes) -> WholeLetter:
-        raw = _unpack(data)
+        raw = unpacked(data)
         return whole_letter(self._found(entry.place, raw), raw)
 
     def store(self, chosen: Sequence[Entry], data: Callable[[Entry], bytes], state: str) -> Iterator[Sequence[Entry]]:
         for part in portions(chosen):
-            check_time(self._until, self._topic)
-            letters = [self._found(entry.place, _unpack(data(entry))) for entry in part]
+            check_time(self._until, self.name)
+            letters = [self._found(entry.place, unpacked(data(entry))) for entry in part]
             elsewhere = self._elsewhere(part, letters) if state == REPLAYED else {}
             refused = self._stored(elsewhere)
             notes = {}
@@ -203,7 +215,7 @@ class LettersReading:
             if refused:
                 why = next(iter(refused.values()))
                 raise BrokerUnavailable(
-                    f"Taken from {self._topic.names.dlq!r}: {counted(len(part) - len(refused), 'letter')}. Still there: "
+                    f"Taken from {self.name!r}: {counted(len(part) - len(refused), 'letter')}. Still there: "
                     f"{len(refused)}, since SQS refuses to store them elsewhere: {why.text} ({why.code})."
                 )
 
@@ -240,11 +252,11 @@ class LettersReading:
         return url
 
     def let_go(self, entries: Sequence[Entry], *, stored: bool) -> None:
-        check_time(self._until, self._topic)
+        check_time(self._until, self.name)
         for url, taken in self._passes.items():
             left = taken.let_go([entry.handle for entry in entries if entry.place == url], tries=2 if stored else 1)
             if left and not stored:
-                name = self._topic.names.dlq if url == self._topic.dlq else self._topic.names.history
+                name = self.name if url == self.dlq else self._topic.names.history
                 raise BrokerUnavailable(
                     f"SQS did not delete {len(left)} of the messages in {name!r}; they are still there. Try again."
                 )

@@ -29,20 +29,20 @@ def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bo
     with closing(Connection(where)) as connection:
         try:
             queues = _queues_of(connection, sources) if sources else _queues(connection)
-            there = [source for source in sources if where.prefix + source in queues] or _sources(queues, where.prefix)
+            there = [source for source in sources if where.prefix + source in queues] or _sources(queues, where)
             known = there if set(sources) <= set(there) else _could_be_meant(connection, there)
         except Denied as denied:
             raise ConfigError(str(denied)) from None
         found = [*_of_time(where, longest), *findings.of_sources(sources, known, where.shown)]
         for source in sources or sorted(there):
             if source in there:
-                found += _of_source(connection, Names(source, where.prefix), queues, url)
+                found += _of_source(connection, check_name(where, source), queues, url)
         return found
 
 
 def _queues_of(connection: Connection, sources: Sequence[str]) -> dict[str, str]:
     """The queues of these sources that are there, by name. Needs no right that a consumer does not have."""
-    wanted = [name for source in sources for name in check_name(source, connection.address.prefix).all()]
+    wanted = [name for source in sources for name in check_name(connection.address, source).all()]
     urls = Topology(connection, create=False).urls(wanted)
     return {name: url for name, url in urls.items() if url is not None}
 
@@ -50,7 +50,7 @@ def _queues_of(connection: Connection, sources: Sequence[str]) -> dict[str, str]
 def _could_be_meant(connection: Connection, there: Iterable[str]) -> set[str]:
     """Sources to be named where one is missing. Who may not list queues does without."""
     with suppress(Denied):
-        return {*there, *_sources(_queues(connection), connection.address.prefix)}
+        return {*there, *_sources(_queues(connection), connection.address)}
     return set(there)
 
 
@@ -59,7 +59,7 @@ def known_sources(url: str) -> Sequence[str]:
     where = address(url)
     with closing(Connection(where)) as connection:
         try:
-            return sorted(_sources(_queues(connection), where.prefix))
+            return sorted(_sources(_queues(connection), where))
         except Denied as denied:
             name = "name the source with --source NAME (with unpoison status: as its argument)"
             raise ConfigError(f"{denied} Without that right, {name}.") from None
@@ -78,12 +78,13 @@ def _queues(connection: Connection) -> dict[str, str]:
         more = {"NextToken": answer["NextToken"]}
 
 
-def _sources(queues: dict[str, str], prefix: str) -> set[str]:
+def _sources(queues: dict[str, str], where: Address) -> set[str]:
     """The sources that unpoison has used: those with a DLQ."""
-    names = [name.removeprefix(prefix) for name in queues]
+    prefix, names = where.prefix, [name.removeprefix(where.prefix) for name in queues]
     standard = {name.removesuffix("-dlq") for name in names if name.endswith("-dlq")}
     ordered = {name.removesuffix(f"-dlq{FIFO}") + FIFO for name in names if name.endswith(f"-dlq{FIFO}")}
-    return {source for source in standard | ordered if prefix + source in queues}
+    named = {source for source, dlq in where.dlqs.items() if prefix + dlq in queues}
+    return {source for source in standard | ordered | named if prefix + source in queues}
 
 
 def _of_source(connection: Connection, names: Names, queues: dict[str, str], url: str) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ _ARN = "ARN-FROM-THE-SHELL"
 
 def needs(url: str, sources: Sequence[str], user: str | None = None) -> Needs:
     where = address(url)
-    names = [check_name(source, where.prefix) for source in sources]
+    names = [check_name(where, source) for source in sources]
     there, unseen = _look(where, [name for each in names for name in _queues(each).values()])
     steps = [step for each in names for step in _of_source(where, each, url, there)]
     notes = [] if user else [no_user(f"an IAM user, or {ROLE}NAME for a role")]

@@ -15,13 +15,14 @@ from unpoison.brokers.sqs import copies, envelope, foreign
 from unpoison.brokers.sqs.connection import AT_ONCE
 from unpoison.brokers.sqs.copies import Found
 from unpoison.brokers.sqs.envelope import Raw
-from unpoison.brokers.sqs.names import Names
+from unpoison.brokers.sqs.names import check_name
 from unpoison.brokers.sqs.topology import Client
 from unpoison.brokers.sqs.writing import Copy, store_each, why
 from unpoison.errors import BrokerUnavailable, ConfigError, Refusal
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.port.broker import STORED, Published, Refused, not_sent
 from unpoison.port.copying.dlq_index import portions
+from unpoison.port.foreign.dlq import without_origin
 from unpoison.port.reading import read_one
 
 
@@ -83,7 +84,17 @@ Way = Callable[[Found], Copy]
 
 def send_back(client: Client, source: str, letters: Sequence[WholeLetter], requests: int) -> Published:
     """Send their messages, with so many requests under way; says what became of each."""
-    sending = _SendingBack(client, source, letters)
+    return _sent(_SendingBack(client, source, letters), letters, requests)
+
+
+def send_back_elsewhere(
+    client: Client, dlq: str, letters: Sequence[WholeLetter], requests: int, origin_of: Callable[[Found], str]
+) -> Published:
+    """The same of letters of several sources, each to the queue that it came from."""
+    return _sent(_SendingElsewhere(client, dlq, letters, origin_of), letters, requests)
+
+
+def _sent(sending: "_SendingBack", letters: Sequence[WholeLetter], requests: int) -> Published:
     for part in portions(range(len(letters)), AT_ONCE * requests, size_of=sending.size):
         sending.send(part)
     return Published(sending.refused, sending.unknown) if sending.refused or sending.unknown else STORED
@@ -94,7 +105,6 @@ class _SendingBack:
 
     def __init__(self, client: Client, source: str, letters: Sequence[WholeLetter]) -> None:
         self._client, self._source, self._letters = client, source, letters
-        self._names = Names(source, client.address.prefix)
         self._ways: dict[str | None, Way | Refused] = {}
         self.refused: dict[int, Refused] = {}
         self.unknown: dict[int, str] = {}
@@ -123,11 +133,16 @@ class _SendingBack:
         found = read_one(whole, partial(_found, self._source), _cannot_be_read)
         if isinstance(found, Refused):
             return found
-        queue = foreign.origin(self._names, found.told)
+        way = self._way_of(whole, found)
+        return way if isinstance(way, Refused) else read_one(found, way, lambda _, error: _cannot_be_read(whole, error))
+
+    def _way_of(self, _: WholeLetter, found: Found) -> Way | Refused:
+        return self._known_way(foreign.origin(check_name(self._client.address, self._source), found.told))
+
+    def _known_way(self, queue: str | None) -> Way | Refused:
         if queue not in self._ways:
             self._ways[queue] = self._way(queue)
-        way = self._ways[queue]
-        return way if isinstance(way, Refused) else read_one(found, way, lambda _, error: _cannot_be_read(whole, error))
+        return self._ways[queue]
 
     def _way(self, queue: str | None) -> Way | Refused:
         """To this queue, or to the source, which is made again if it was deleted meanwhile."""
@@ -139,6 +154,18 @@ class _SendingBack:
         except (BrokerUnavailable, ConfigError) as error:
             return not_sent(error)
         return _gone(queue) if url is None else partial(copies.elsewhere, url)
+
+
+class _SendingElsewhere(_SendingBack):
+    """One call of it, for letters of a DLQ of others."""
+
+    def __init__(self, client: Client, dlq: str, letters: Sequence[WholeLetter], origin_of: Callable[[Found], str]) -> None:
+        super().__init__(client, dlq, letters)
+        self._origin_of = origin_of
+
+    def _way_of(self, whole: WholeLetter, found: Found) -> Way | Refused:
+        queue = self._origin_of(found)
+        return self._known_way(queue) if queue not in ("", self._source) else not_sent(without_origin(whole.letter.id))
 
 
 def _cannot_be_read(whole: WholeLetter, error: Exception) -> Refused:

@@ -139,7 +139,7 @@ class Topology:
 
     def remake(self, source: str) -> list[Finding]:
         """Have everything that a source needs, whatever was there before. If that fails, what was known stays known."""
-        names = check_name(source, self._connection.address.prefix)
+        names = check_name(self._connection.address, source)
         kinds = [kind for kind in QUEUES if kind != "later" or names.is_fifo]
         there = self.urls([getattr(names, kind) for kind in kinds])
         urls = {"later": None, **{kind: there[getattr(names, kind)] for kind in kinds}}

@@ -4,6 +4,7 @@ sqs://?region=eu-west-1, with `endpoint=http://127.0.0.1:9324` for a server that
 where the AWS tools look for them (variables, profiles, roles) unless they stand here.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from unpoison.errors import ConfigError
@@ -29,6 +30,8 @@ class Address(NamedTuple):
     wait: int
     """Seconds that one request for messages waits at the server."""
     pollers: int
+    dlqs: Mapping[str, str] = {}
+    """The DLQs that are not `<queue>-dlq`, by source."""
 
     @property
     def shown(self) -> str:
@@ -58,6 +61,7 @@ def address(url: str) -> Address:
         options.whole("visibility", VISIBILITY, 1, 43_200, kept),
         options.whole("wait", WAIT, 0, 20, waits),
         options.whole("pollers", POLLERS, 1, 64, pollers),
+        parts.dlqs,
     )
 
 

@@ -17,13 +17,15 @@ from unpoison.errors import LetterNotFound, OriginalUnavailable, PayloadError
 from unpoison.filters.filter import Filter
 from unpoison.filters.terms import And, Condition, Pattern, Term
 from unpoison.model.dead_letter import DeadLetter, WholeLetter
-from unpoison.model.letter_group import LetterGroup
+from unpoison.model.events import fields
+from unpoison.model.letter_group import LetterGroup, grouped
 from unpoison.model.wording import counted
-from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, Published
+from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, Published, close
 from unpoison.port.reading import first_within
 from unpoison.store.letters.claims import claimant
 from unpoison.store.letters.people import by_ids
 from unpoison.store.letters.port import LetterStore
+from unpoison.store.letters.scopes import Scope
 from unpoison.store.letters.values import DELETED, STATE, Change, Order, Position, Selection, StoredGroup, StoredLetter
 
 log = logging.getLogger("unpoison")
@@ -35,6 +37,7 @@ SENT_AT_ONCE = 1_000
 PAGE = 250
 TREND = 86_400.0
 """Seconds for which the trend of a group is told."""
+_DEAD = Condition("state", "=", Pattern(("dead",)))
 _UP_TO = "\0"
 """Stands before a number, as the end of a frozen set: no letter has such an id."""
 
@@ -47,14 +50,14 @@ class Ready(NamedTuple):
 
 
 class CollectedLetters:
-    """The letters of one source: those in the store, and those that are still in the DLQ of the broker, which `collect` moves
-    into the store. `by` is who works."""
+    """The letters of one source, or of one DLQ: those in the store, and those that are still in the DLQ of the broker, which
+    `collect` moves into the store. `by` is who works."""
 
     def __init__(
-        self, native: DeadLetters, store: LetterStore, source: str, by: str, collect: Callable[[Progress | None], object]
+        self, native: DeadLetters, store: LetterStore, scope: Scope, by: str, collect: Callable[[Progress | None], object]
     ) -> None:
         self.broker = native.broker
-        self._native, self.store, self._source, self._by, self._move = native, store, source, by, collect
+        self._native, self.store, self.scope, self._by, self._move = native, store, scope, by, collect
         self._claimant = claimant()
         self._numbers: dict[str, int] = {}
         """Of letters that were shown, by their ids: pages go on behind them."""
@@ -66,7 +69,7 @@ class CollectedLetters:
         try:
             self.store.close()
         finally:
-            self.broker.close()
+            close(self._native)
 
     @contextmanager
     def one_look(self, progress: Progress | None = None) -> Iterator[None]:
@@ -81,7 +84,7 @@ class CollectedLetters:
     def count(self, state: str = "dead") -> int:
         """Those in the DLQ wait too."""
         native = self._native.count() if state == "dead" and not self._is_looking else 0
-        return native + self.store.counts(self._source).get(state, 0)
+        return native + self.scope.counts(self.store).get(state, 0)
 
     def freeze(self) -> str:
         self._collect()
@@ -128,7 +131,7 @@ class CollectedLetters:
         number = self._number(letter_id)
         stored = None if number is None else self.store.get(number)
         if stored is None:
-            raise LetterNotFound(letter_id, self._source)
+            raise LetterNotFound(letter_id, self.scope.source or "")
         return self.store.reveal(stored, by=self._by, reason=reason).letter
 
     # Finding.
@@ -155,7 +158,7 @@ class CollectedLetters:
         self._collect()
         selection = self.store.select(self._narrowed(where), state=state, progress=progress)
         found: dict[str, list[str]] = {}
-        for number, letter_id, known in self.store.named(selection.numbers, self._source):
+        for number, letter_id, known in self.scope.named(self.store, selection.numbers):
             self._numbers[letter_id] = number
             found.setdefault(known, []).append(letter_id)
         self._chosen = self.store.told(where), {letter_id for ids in found.values() for letter_id in ids}
@@ -163,49 +166,36 @@ class CollectedLetters:
 
     def groups(self, where: Filter | None, progress: Progress | None = None) -> Sequence[LetterGroup]:
         self._collect()
+        if self.scope.source is None:
+            return grouped(self.matching(Filter(_DEAD) if where is None else where, "dead", None, progress))
+        return self._groups_of(self.scope.source, where, progress)
+
+    def _groups_of(self, source: str, where: Filter | None, progress: Progress | None) -> Sequence[LetterGroup]:
+        """As the store counts them."""
         now = time.time()
         meant = self._ours if where is None else self._narrowed(where)
         found = self.store.groups(meant, state="dead", trend_since=now - TREND, progress=progress)
         samples = [group.sample for group in found if group.sample is not None]
-        names = {number: letter_id for number, letter_id, _ in self.store.named(samples, self._source)}
-        return [self._shown(group, names, now) for group in found if self._source in group.counts]
-
-    def _shown(self, group: StoredGroup, names: Mapping[int, str], now: float) -> LetterGroup:
-        count = sum(group.counts[self._source].values())
-        return LetterGroup(
-            fingerprint=group.fingerprint,
-            count=count,
-            sources={self._source: count},
-            first_failed_at=group.first_seen,
-            last_failed_at=group.last_seen,
-            example=names.get(group.sample or 0, ""),
-            classification=group.classification,
-            error_type=group.error_type,
-            error=group.error,
-            state=group.work.state(now),
-            owner=group.work.owner,
-            note=group.work.note,
-            trend=dict(group.trend),
-        )
+        names = {number: letter_id for number, letter_id, _ in self.scope.named(self.store, samples)}
+        return [_shown(source, group, names, now) for group in found if source in group.counts]
 
     # Looking.
 
     def _narrowed(self, where: Filter) -> Filter:
-        return Filter(And((self._ours.term, where.term)))
+        return Filter(And((self.scope.term(self.store), where.term)))
 
     @property
     def _ours(self) -> Filter:
-        """Letters of this source, and of those whose names differ in case only."""
-        return Filter(Condition("source", "=", Pattern((self._source,))))
+        return Filter(self.scope.term(self.store))
 
     def _collect(self, progress: Progress | None = None) -> None:
         if self._is_looking:
             return
         if why := self.store.redaction.why_not():
             if not self._has_warned:
-                log.warning(
-                    "Source %r: dead letters in the DLQ stay there, and only those in the store are seen: %s", self._source, why
-                )
+                text = "Source %r: dead letters in the DLQ stay there, and only those in the store are seen: %s"
+                source = self.scope.source or ""
+                log.warning(text, source, why, extra=fields("not-collected", source=source))
             self._has_warned = True
             return
         self._move(progress)
@@ -218,7 +208,7 @@ class CollectedLetters:
         """The number of this letter; None if there is none."""
         if letter_id in self._numbers:
             return self._numbers[letter_id]
-        return next((each.number for each in self.store.find(letter_id, self._source)), None)
+        return next((each.number for each in self.scope.find(self.store, letter_id)), None)
 
     def _page(self, after: str, until: str, limit: int, state: str | None) -> Sequence[StoredLetter]:
         """Letters in the order in which they came into the store."""
@@ -236,14 +226,14 @@ class CollectedLetters:
 
     def _only(self, name: str, state: str | None) -> Sequence[StoredLetter]:
         """The letter with this id, else those whose message has it."""
-        found = self.store.find(name, self._source)
+        found = self.scope.find(self.store, name)
         if not found:
             of_id: Term = And((self._ours.term, Condition("id", "=", Pattern((name,)))))
             found = self.store.page(Filter(of_id), order=Order.ARRIVAL, is_descending=False, limit=SENT_AT_ONCE).letters
         return [each for each in found if self._is_ours(each) and state in (None, each.letter.state)]
 
     def _is_ours(self, stored: StoredLetter) -> bool:
-        return stored.letter.source == self._source
+        return self.scope.has(stored)
 
     def _about(self, letter_ids: Sequence[str]) -> str:
         """Which letters these are, for the audit log."""
@@ -304,4 +294,23 @@ def _not_sent(refused: dict[str, str], sent: int) -> PayloadError:
     return PayloadError(
         f"{counted(len(refused), 'dead letter')} could not be sent and waits as before; {sent:,} were sent. The first is "
         f"{id_!r}: {reason.rstrip('.')}. Repair that and replay again, or discard it: unpoison dlq discard {id_}"
+    )
+
+
+def _shown(source: str, group: StoredGroup, names: Mapping[int, str], now: float) -> LetterGroup:
+    count = sum(group.counts[source].values())
+    return LetterGroup(
+        fingerprint=group.fingerprint,
+        count=count,
+        sources={source: count},
+        first_failed_at=group.first_seen,
+        last_failed_at=group.last_seen,
+        example=names.get(group.sample or 0, ""),
+        classification=group.classification,
+        error_type=group.error_type,
+        error=group.error,
+        state=group.work.state(now),
+        owner=group.work.owner,
+        note=group.work.note,
+        trend=dict(group.trend),
     )

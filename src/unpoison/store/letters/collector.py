@@ -17,7 +17,7 @@ from unpoison.errors import StoreUnavailable
 from unpoison.model.dead_letter import WholeLetter
 from unpoison.model.events import fields
 from unpoison.model.wording import counted
-from unpoison.port.broker import WHOLE_BYTES, DeadLetters, Progress, ReadAsAWhole, one_look
+from unpoison.port.broker import WHOLE_BYTES, DeadLetters, NotesCollected, Progress, ReadAsAWhole, one_look
 from unpoison.store.letters.claims import claimant
 from unpoison.store.letters.port import LetterStore
 from unpoison.store.letters.values import Ingested, Turn
@@ -54,18 +54,19 @@ class Collected(NamedTuple):
 
 
 class Collector:
-    """Moves the letters of one DLQ, by one thread."""
+    """Moves the letters of one DLQ, by one thread. `place` is its name, if it is not the usual one of the source."""
 
     def __init__(
         self,
         letters: DeadLetters,
         store: LetterStore,
         source: str,
+        place: str = "",
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._letters, self._store, self._monotonic = letters, store, monotonic
-        self._source, self._turn = source, Turn(source, "", claimant())
+        self._source, self._place, self._turn = source, place, Turn(source, place, claimant())
         self._left: set[str] = set()
         """Ids of letters that the store cannot keep: each is told once."""
 
@@ -113,15 +114,22 @@ class Collector:
     def _move(self, page: Sequence[WholeLetter]) -> Collected:
         kept, stored = self._stored([each for each in page if each.letter.id not in self._left])
         if stored:
-            self._letters.remove([each.letter.id for each in stored])
+            self._take([each.letter.id for each in stored])
         return Collected(*kept)
+
+    def _take(self, letter_ids: Sequence[str]) -> None:
+        """Take what is in the store from the DLQ."""
+        if isinstance(self._letters, NotesCollected):
+            self._letters.collected(letter_ids)
+        else:
+            self._letters.remove(letter_ids)
 
     def _stored(self, letters: Sequence[WholeLetter]) -> tuple[Ingested, Sequence[WholeLetter]]:
         """What became of these, and which of them the store has. One that it cannot keep stops no other."""
         if not letters:
             return Ingested(), ()
         try:
-            return self._store.put([_unredacted(each) for each in letters], self._turn), letters
+            return self._store.put([self._named(_unredacted(each)) for each in letters], self._turn), letters
         except CannotKeep as error:
             if len(letters) == 1:
                 self._leave(letters[0], error)
@@ -130,6 +138,9 @@ class Collector:
         first, second = self._stored(letters[:middle]), self._stored(letters[middle:])
         both = Ingested(*(one + other for one, other in zip(first[0], second[0], strict=True)))
         return both, [*first[1], *second[1]]
+
+    def _named(self, whole: WholeLetter) -> WholeLetter:
+        return msgspec.structs.replace(whole, place=self._place) if self._place else whole
 
     def _leave(self, whole: WholeLetter, error: StoreUnavailable) -> None:
         self._left.add(whole.letter.id)

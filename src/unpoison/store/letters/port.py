@@ -79,13 +79,21 @@ class LetterStore(Protocol):
     def counts(self, source: str) -> Mapping[str, int]:
         """How many letters this source has, by state. Of a source by another name in other case there are others."""
 
+    def counts_at(self, place: str) -> Mapping[str, int]:
+        """How many letters were taken from this DLQ, by state."""
+
+    def sources_at(self, place: str) -> Sequence[str]:
+        """The sources of the letters that were taken from this DLQ."""
+
     def select(
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
     ) -> Selection:
         """The letters that match now, as a set that stays what it is."""
 
-    def named(self, numbers: Sequence[int], source: str) -> Sequence[tuple[int, str, str]]:
-        """Number, id and state of those of these letters that are of this source."""
+    def named(
+        self, numbers: Sequence[int], source: str | None = None, place: str | None = None
+    ) -> Sequence[tuple[int, str, str]]:
+        """Number, id and state of those of these letters that are of this source, or were taken from this DLQ."""
 
     def groups(
         self,

@@ -12,7 +12,7 @@ from unpoison.redaction.rules import Redact, rules_from
 from unpoison.store.choice import database_for
 from unpoison.store.letters import audit, claims, group_work
 from unpoison.store.letters.changes import LetterChanges
-from unpoison.store.letters.columns import INDEXED
+from unpoison.store.letters.columns import INDEXED, as_column
 from unpoison.store.letters.groups import GroupReader
 from unpoison.store.letters.people import by_ids
 from unpoison.store.letters.port import LetterStore
@@ -130,20 +130,33 @@ class SQLLetterStore:
         with self._database.reading() as run:
             return {state: int(count) for state, count in run(query, (source,)).fetchall()}
 
+    def counts_at(self, place: str) -> Mapping[str, int]:
+        query = "select state, count(*) from unpoison_letters where place = ? group by state"
+        with self._database.reading() as run:
+            return {state: int(count) for state, count in run(query, (as_column(place),)).fetchall()}
+
+    def sources_at(self, place: str) -> Sequence[str]:
+        query = "select distinct source from unpoison_letters where place = ? order by source"
+        with self._database.reading() as run:
+            return [source for (source,) in run(query, (as_column(place),)).fetchall()]
+
     def select(
         self, where: Filter | None = None, *, state: str | None = None, now: float | None = None, progress: Progress | None = None
     ) -> Selection:
         found = self._letters.select(self._meant(where, state, now), progress)
         return replace(found, where=self.told(where, state))
 
-    def named(self, numbers: Sequence[int], source: str) -> Sequence[tuple[int, str, str]]:
+    def named(
+        self, numbers: Sequence[int], source: str | None = None, place: str | None = None
+    ) -> Sequence[tuple[int, str, str]]:
         found: list[tuple[int, str, str]] = []
+        column, value = ("place", place) if source is None else ("source", source)
         for first in range(0, len(numbers), _NAMED_AT_ONCE):
             part = numbers[first : first + _NAMED_AT_ONCE]
             marks = ", ".join("?" * len(part))
-            query = f"select no, letter_id, state from unpoison_letters where no in ({marks}) and source = ? order by no"
+            query = f"select no, letter_id, state from unpoison_letters where no in ({marks}) and {column} = ? order by no"
             with self._database.reading() as run:
-                found += [(no, letter_id, state) for no, letter_id, state in run(query, (*part, source)).fetchall()]
+                found += [(no, letter_id, state) for no, letter_id, state in run(query, (*part, value)).fetchall()]
         return found
 
     def groups(

@@ -4,7 +4,7 @@ import pytest
 
 from unpoison.app import App
 from unpoison.brokers import sources_for
-from unpoison.errors import LetterNotFound, Permanent
+from unpoison.errors import ConfigError, LetterNotFound, Permanent
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Capability, Dead, Settlement
@@ -35,6 +35,30 @@ def test_undecodable_bytes_become_a_dead_letter_bit_for_bit(lab: Lab, body: byte
     (letter,) = lab.dlq("orders").peek()
     assert (letter.body, letter.message.id, letter.classification, letter.attempts) == (body, "poison", "invalid", 0)
     assert started == [{"id": 2}]
+
+
+def test_the_letters_of_a_source_are_in_the_dlq_that_its_consumer_names(lab: Lab) -> None:
+    def handle(payload: bytes) -> None:
+        raise Permanent("no")
+
+    app = lab.app()
+    if not lab.dlq_name:
+        with pytest.raises(ConfigError, match="have no name of their own"):
+            app.consumer("orders", dlq="lost-orders")(handle)
+        return
+    app.consumer("orders", dlq=lab.dlq_name, isolation="inline")(handle)
+    for body in (b"1", b"2", b"3"):
+        app.publish("orders", body)
+        drained(app)
+    dlq = app.dlq("orders")
+    first, second, _ = dlq.peek()
+    assert (dlq.count(), dlq.source, {letter.source for letter in dlq.letters()}) == (3, "orders", {"orders"})
+    assert dlq.replay_one(first.id)
+    dlq.discard(second.id)
+    drained(app)
+    found = sorted((letter.state, letter.body) for letter in dlq.letters(state=None))
+    assert found == [("dead", b"1"), ("dead", b"3"), ("discarded", b"2"), ("replayed", b"1")]
+    assert (dlq.count(), dlq.purge().purged) == (2, 2)
 
 
 def test_equal_messages_are_two_dead_letters(lab: Lab) -> None:

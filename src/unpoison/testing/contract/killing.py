@@ -8,10 +8,12 @@ from unpoison.errors import Discard
 from unpoison.model.backoff import Backoff
 from unpoison.model.message import Delivery, Outgoing
 from unpoison.port.broker import Capability, Depth, Kept, Settlement
-from unpoison.store.letters.choice import letters_of
+from unpoison.store.letters.choice import letters_at, letters_of
 from unpoison.store.letters.collected import CollectedLetters
+from unpoison.store.letters.values import Order, StoredLetter
 from unpoison.testing import given
 from unpoison.testing.contract import pausing
+from unpoison.testing.isolation.diary import wait_until
 from unpoison.testing.kill_points import sweep
 from unpoison.testing.lab import Lab
 from unpoison.testing.processes import Effects
@@ -155,6 +157,35 @@ def test_a_collector_killed_at_any_line_loses_no_letter_and_keeps_none_twice(lab
     sweep(lab, "collect", lambda source: _four_letters(lab, source), lambda source: _collect(lab, source), check)
 
 
+def test_a_collector_of_a_dlq_of_others_killed_at_any_line_loses_no_letter_and_marks_what_may_be_double(lab: Lab) -> None:
+    lab.needs(SURVIVES)
+    bodies = [b"0", b"1", b"2", b"3"]
+    names: dict[str, str] = {}
+
+    def prepare(source: str) -> None:
+        names[source] = lab.fill_a_dlq_of_others(f"{source}-lost", bodies)
+
+    def collect(source: str) -> None:
+        with closing(_taken_from(lab, names[source])) as letters, letters.one_look():
+            pass
+
+    def check(source: str) -> None:
+        found: list[StoredLetter] = []
+
+        def is_whole() -> bool:
+            """Some brokers give back what a killed one had taken out only after a while."""
+            collect(source)
+            with closing(_taken_from(lab, names[source])) as letters:
+                stored = letters.store.page(order=Order.ARRIVAL, limit=1_000).letters
+                found[:] = [each for each in stored if each.place == names[source]]
+                return letters.count() == len(found) >= len(bodies)
+
+        wait_until(is_whole, lambda: "A letter is lost, or waits in the DLQ for ever")
+        assert sorted(each.letter.body for each in found if each.duplicate_of is None) == bodies
+
+    sweep(lab, "collect-others", prepare, collect, check)
+
+
 def test_a_replay_from_the_store_killed_at_any_line_loses_no_letter(lab: Lab) -> None:
     lab.needs(SURVIVES)
 
@@ -185,6 +216,12 @@ def test_a_replay_from_the_store_killed_at_any_line_loses_no_letter(lab: Lab) ->
 
 def _in_store(lab: Lab, source: str) -> CollectedLetters:
     letters = letters_of(lab.url, f"sqlite:///{lab.folder}/letters.db", source)
+    assert isinstance(letters, CollectedLetters)
+    return letters
+
+
+def _taken_from(lab: Lab, dlq: str) -> CollectedLetters:
+    letters = letters_at(lab.url, f"sqlite:///{lab.folder}/letters.db", dlq)
     assert isinstance(letters, CollectedLetters)
     return letters
 

@@ -15,7 +15,7 @@ from unpoison.brokers.rabbitmq.doctor.queue_checks import of_exclusive, of_famil
 from unpoison.brokers.rabbitmq.doctor.queue_facts import START
 from unpoison.brokers.rabbitmq.errors import ACCESS_REFUSED, LOCKED, NOT_FOUND, Refused
 from unpoison.brokers.rabbitmq.management import Management, Unanswered, VirtualHost, queues_of, sources_in
-from unpoison.brokers.rabbitmq.names import check_name, dlq_of, native_names, suspects_of
+from unpoison.brokers.rabbitmq.names import check_name, dlq_of, purposes, suspects_of
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.port import findings
@@ -68,7 +68,7 @@ def examine(url: str, sources: Sequence[str], longest: float | None, *, deep: bo
     """All that is found in this virtual host. Nothing here takes long, so `deep` adds nothing."""
     where = address(url)
     for source in sources:
-        check_name(source)
+        check_name(where, source)
     management = Management(where)
     with closing(Connection(where, "doctor")) as connection:
         found = findings.examine(server.CONNECTION, connection)
@@ -115,7 +115,7 @@ def _virtual_host(where: Address, connection: Connection, management: Management
     if names[0] != names[1]:
         raise Unanswered(f"At {management.shown} another server answers: {names[0]!r} and not {names[1]!r}.")
     ttls = where.message_ttl, where.dlq_ttl
-    return VirtualHost(where.vhost, connection.version, *ttls, longest, management, queues_of(management))
+    return VirtualHost(where.vhost, connection.version, *ttls, longest, management, queues_of(management), where)
 
 
 def _cannot_ask(management: Management, why: str, sources: Sequence[str]) -> Finding:
@@ -161,17 +161,17 @@ def _by_amqp(connection: Connection, where: Address, source: str, vhost: Virtual
         return
     if code == LOCKED and vhost is None:
         yield from of_exclusive(source)
-    looks = {name: _look(connection, name) for name in native_names("", source, consumed=True)}
+    looks = {name: _look(connection, name) for name in purposes(where, source)}
     if forbidden := [look for look in looks.values() if look.code == ACCESS_REFUSED]:
         yield from server.of_refusal(where, source, forbidden[0].said)
         return
     yield from findings.examine(BY_AMQP, _facts(where, source, looks))
-    yield from findings.of_dead_letters({source: looks[dlq_of(source)].ready}, where.shown)
+    yield from findings.of_dead_letters({source: looks[dlq_of(where, source)].ready}, where.shown)
 
 
 def _facts(where: Address, source: str, looks: Mapping[str, Look]) -> dict[str, str | int]:
     missing = [name for name in looks if looks[name].code == NOT_FOUND]
-    dlq, suspects = dlq_of(source), suspects_of(source)
+    dlq, suspects = dlq_of(where, source), suspects_of(source)
     return {
         "source": source,
         "dlq": dlq if dlq in missing else "",

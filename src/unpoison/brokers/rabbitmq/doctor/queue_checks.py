@@ -230,7 +230,7 @@ def of_family(vhost: VirtualHost, source: str) -> Iterator[Finding]:
 
 
 def _binding_facts(vhost: VirtualHost, source: str, there: set[str]) -> dict[str, Any]:
-    dlq = dlq_of(source)
+    dlq = dlq_of(vhost.where, source)
     bound = [(each["destination"], each["routing_key"]) for each in vhost.bindings(DLX)] if {source, dlq} <= there else None
     return {"source": source, "dlq": dlq, "is_unbound": bound is not None and (dlq, source) not in bound}
 

@@ -227,14 +227,14 @@ def of_refusal(where: Address, source: str, said: str) -> list[Finding]:
 
 
 def _rights_facts(where: Address, sources: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    needed = rights_of(sources, create=True)
+    needed = rights_of(where, sources, create=True)
     missing = needed.lacking(given)
     wanted = " ".join(quote(pattern) for pattern in needed.beside(given).values())
     lacks = "; ".join(f"{kind} on {', '.join(dict.fromkeys(names))}" for kind, names in missing.items())
     return {
         "lacks": lacks and f"The user {_user(where)!r} lacks: {lacks}",
         "means": _PAUSED
-        if rights_of(sources, create=False).lacking(given)
+        if rights_of(where, sources, create=False).lacking(given)
         else "That is enough for an app with create=False; another one does not start with this user.",
         "command": f"rabbitmqctl set_permissions -p {quote(where.vhost)} {quote(_user(where))} {wanted}",
     }
