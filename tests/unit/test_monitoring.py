@@ -10,12 +10,18 @@ import prometheus_client
 import pytest
 
 from unpoison import App
+from unpoison.app import runnable
+from unpoison.brokers.memory import MemoryBroker
 from unpoison.decide.options import Settings, settings_from
-from unpoison.errors import ConfigError
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.flow.consumer import Consumer
 from unpoison.observing import health
 from unpoison.observing.health import Phase, SourceHealth
 from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
+from unpoison.reporting.numbers import SourceNumbers
+from unpoison.reporting.report import Report
 from unpoison.testing.running import Journal, Running
+from unpoison.workers.interface import Bell
 
 LOCAL = "127.0.0.1"
 
@@ -138,6 +144,45 @@ def test_a_fault_of_its_own_ends_nothing(hanging, caplog, monkeypatch):
             monitoring.start()
             journal.wait_for("monitoring-fault")
         assert monitoring._thread.is_alive()
+
+
+class Away(MemoryBroker):
+    """Cannot store anything for a while."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.tries, self.looks = 0, lambda: None
+
+    def settle(self, settlement):
+        self.tries += 1
+        if self.tries < 10:
+            self.looks()
+            raise BrokerUnavailable("The disk is full.")
+        return super().settle(settlement)
+
+
+def test_a_loop_that_waits_for_its_broker_within_a_turn_does_not_hang(request, monkeypatch):
+    monkeypatch.setattr("unpoison.flow.ending.RETRY_BROKER", (0.0,))
+    app = App(f"memory://{request.node.name}")
+    app.consumer("orders", isolation="inline")(lambda order: None)
+    prepared, bell, broker = runnable(app), Bell(), Away(app.settings.url)
+    (options,) = prepared.consumers()
+    broker.open(["orders"], ring=bell.ring)
+    started, source, hung = prepared.start_workers(options, broker, bell, SourceNumbers()), SourceHealth("orders"), []
+    source.enters(Phase.RUNNING)
+
+    def an_hour_passes():
+        hung.append(source.hung_for())
+        source.last_turn.at -= 3_600
+
+    broker.looks = an_hour_passes
+    consumer = Consumer(options, broker, started.workers, Report(), started.hooks, bell.ring, last_turn=source.last_turn)
+    app.publish("orders", 1)
+    while broker.tries < 10:
+        consumer.step()
+    assert hung == [0.0] * 9
+    consumer.stop(0)
+    consumer.run()
 
 
 # In the process of the application
