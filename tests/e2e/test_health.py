@@ -130,9 +130,18 @@ def test_it_is_not_ready_without_a_process_that_starts_workers(shop):
 
 
 def test_it_is_not_ready_while_its_workers_cannot_start(shop):
-    hook = "@app.on_worker_start\ndef connect():\n    if not Path('go').exists(): raise ValueError('no licence')\n"
+    hook = """
+@app.on_worker_start
+def connect():
+    while not Path("begin").exists():
+        time.sleep(0.01)
+    if not Path("go").exists():
+        raise ValueError("no licence")
+"""
     (shop / "shop.py").write_text(SHOP.format(url=URL) + hook)
     with ConsumerProcess("shop:app", cwd=shop) as consumer:
+        assert consumer.ready(503, "no workers")["reason"] == "Its workers are starting."
+        (shop / "begin").touch()
         wait_until(lambda: "no licence" in consumer.ready(503, "no workers")["reason"], lambda: "the error is not told")
         (shop / "go").touch()
         consumer.ready(200)
