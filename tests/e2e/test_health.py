@@ -75,6 +75,7 @@ def test_a_planned_stop_is_not_ready_and_healthy_until_the_port_closes(shop):
         assert consumer.ask("/readyz")[0] == REFUSED
 
 
+@pytest.mark.long
 def test_a_pause_by_a_person_keeps_it_ready(shop):
     with ConsumerProcess("shop:app", cwd=shop) as consumer:
         consumer.ready(200)
@@ -84,6 +85,7 @@ def test_a_pause_by_a_person_keeps_it_ready(shop):
         consumer.ready(200)
 
 
+@pytest.mark.long
 def test_too_many_dead_letters_make_it_unready_and_an_outage_does_not(shop):
     with ConsumerProcess("shop:app", cwd=shop) as consumer:
         publish(shop, *[f"pay {n}" for n in range(100)])
@@ -97,6 +99,7 @@ def test_too_many_dead_letters_make_it_unready_and_an_outage_does_not(shop):
         assert "KeyError" not in reason
 
 
+@pytest.mark.long
 def test_it_is_not_ready_while_its_broker_is_away_at_the_start_and_later(shop, private_server):
     server = private_server("redis")
     (shop / "shop.py").write_text(SHOP.format(url=server.fresh()))
@@ -112,6 +115,7 @@ def test_it_is_not_ready_while_its_broker_is_away_at_the_start_and_later(shop, p
         assert consumer.stop() == 0
 
 
+@pytest.mark.long
 def test_it_is_not_ready_without_a_process_that_starts_workers(shop):
     with ConsumerProcess("shop:app", cwd=shop) as consumer:
         consumer.ready(200)
@@ -125,14 +129,24 @@ def test_it_is_not_ready_without_a_process_that_starts_workers(shop):
 
 
 def test_it_is_not_ready_while_its_workers_cannot_start(shop):
-    hook = "@app.on_worker_start\ndef connect():\n    if not Path('go').exists(): raise ValueError('no licence')\n"
+    hook = """
+@app.on_worker_start
+def connect():
+    while not Path("begin").exists():
+        time.sleep(0.01)
+    if not Path("go").exists():
+        raise ValueError("no licence")
+"""
     (shop / "shop.py").write_text(SHOP.format(url=URL) + hook)
     with ConsumerProcess("shop:app", cwd=shop) as consumer:
+        assert consumer.ready(503, "no workers")["reason"] == "Its workers are starting."
+        (shop / "begin").touch()
         wait_until(lambda: "no licence" in consumer.ready(503, "no workers")["reason"], lambda: "the error is not told")
         (shop / "go").touch()
         consumer.ready(200)
 
 
+@pytest.mark.long
 def test_a_hung_consumer_is_told_with_its_stack_and_gives_no_heartbeat(shop):
     (shop / "hanging.py").write_text(HANGING)
     alive = shop / "alive"
@@ -156,6 +170,7 @@ def test_a_hung_consumer_is_told_with_its_stack_and_gives_no_heartbeat(shop):
     assert not alive.exists()
 
 
+@pytest.mark.long
 def test_a_heartbeat_file_that_cannot_be_written_stops_nothing(shop):
     with ConsumerProcess("shop:app", "--heartbeat-file", "no/such/folder", cwd=shop) as consumer:
         assert "No such file or directory" in consumer.wait_for("heartbeat-failed")["message"]
@@ -215,8 +230,8 @@ def test_systemd_hears_when_it_is_ready_turns_and_stops(shop, manager):
         for pid in below_it:
             with suppress(FileNotFoundError):
                 assert environment_of(pid).keys().isdisjoint({*variables, "WATCHDOG_PID"})
-        assert in_this_process("pause", "orders", "--url", URL, "--reason", "stocktaking", cwd=shop).code == 0
-        heard_until(manager, "STATUS=orders: paused. It is paused by")
+        publish(shop, *[f"piano {n}" for n in range(200)])
+        heard_until(manager, "STATUS=orders: paused. It is paused: of")
         consumer.process.terminate()
         heard_until(manager, "STOPPING=1")
         assert consumer.process.wait(60) == 0

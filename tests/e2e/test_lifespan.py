@@ -101,6 +101,7 @@ def test_the_consumer_ends_even_if_the_application_was_killed(served):
     until(lambda: is_gone(consumer))
 
 
+@pytest.mark.long
 def test_the_consumer_answers_at_its_own_port_and_does_not_speak_to_systemd_for_the_application(tmp_path):
     port, manager = free_address()[1], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))

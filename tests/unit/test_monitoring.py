@@ -2,7 +2,9 @@
 
 import logging
 import os
+import socket
 import sys
+import threading
 from contextlib import closing
 from http.client import HTTPConnection
 
@@ -10,12 +12,21 @@ import prometheus_client
 import pytest
 
 from unpoison import App
-from unpoison.decide.options import Settings, settings_from
-from unpoison.errors import ConfigError
+from unpoison.app import runnable
+from unpoison.brokers.memory import MemoryBroker
+from unpoison.decide.options import ConsumerOptions, Settings, settings_from
+from unpoison.errors import BrokerUnavailable, ConfigError
+from unpoison.flow.consumer import Consumer
+from unpoison.flow.view import SourceView
+from unpoison.model.backoff import Limits
 from unpoison.observing import health
 from unpoison.observing.health import Phase, SourceHealth
+from unpoison.observing.heartbeat import Systemd
 from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
+from unpoison.reporting.numbers import SourceNumbers
+from unpoison.reporting.report import Report
 from unpoison.testing.running import Journal, Running
+from unpoison.workers.interface import Bell
 
 LOCAL = "127.0.0.1"
 
@@ -138,6 +149,79 @@ def test_a_fault_of_its_own_ends_nothing(hanging, caplog, monkeypatch):
             monitoring.start()
             journal.wait_for("monitoring-fault")
         assert monitoring._thread.is_alive()
+
+
+class Away(MemoryBroker):
+    """Cannot store anything for a while."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.tries, self.looks = 0, lambda: None
+
+    def settle(self, settlement):
+        self.tries += 1
+        if self.tries < 10:
+            self.looks()
+            raise BrokerUnavailable("The disk is full.")
+        return super().settle(settlement)
+
+
+def test_a_loop_that_waits_for_its_broker_within_a_turn_does_not_hang(request, monkeypatch):
+    monkeypatch.setattr("unpoison.flow.ending.RETRY_BROKER", (0.0,))
+    app = App(f"memory://{request.node.name}")
+    app.consumer("orders", isolation="inline")(lambda order: None)
+    prepared, bell, broker = runnable(app), Bell(), Away(app.settings.url)
+    (options,) = prepared.consumers()
+    broker.open(["orders"], ring=bell.ring)
+    started, source, hung = prepared.start_workers(options, broker, bell, SourceNumbers()), SourceHealth("orders"), []
+    source.enters(Phase.RUNNING)
+
+    def an_hour_passes():
+        hung.append(source.hung_for())
+        source.last_turn.at -= 3_600
+
+    broker.looks = an_hour_passes
+    consumer = Consumer(options, broker, started.workers, Report(), started.hooks, bell.ring, last_turn=source.last_turn)
+    app.publish("orders", 1)
+    while broker.tries < 10:
+        consumer.step()
+    assert hung == [0.0] * 9
+    consumer.stop(0)
+    consumer.run()
+
+
+@pytest.mark.parametrize(
+    ("isolation", "timeout", "passed", "is_hung"),
+    [
+        ("inline", 300.0, 400.0, False),
+        ("inline", 300.0, 500.0, True),
+        ("inline", None, 1e9, False),
+        ("thread", 300.0, 400.0, True),
+        ("process", None, 400.0, True),
+    ],
+)
+def test_only_a_handler_in_the_loop_itself_may_hold_it_up(isolation, timeout, passed, is_hung):
+    options = ConsumerOptions("orders", Limits(), timeout=timeout, isolation=isolation)
+    source = SourceView(Settings("memory://"), options, lambda: float("-inf"), is_observed=False).health
+    source.enters(Phase.RUNNING)
+    source.last_turn.at -= passed
+    assert bool(source.hung_for()) is is_hung
+
+
+def test_systemd_hears_of_a_stop_before_it_is_over(tmp_path):
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        source, is_draining = SourceHealth("orders"), threading.Event()
+        source.enters(Phase.RUNNING)
+        monitoring = Monitoring(Exposed(), [source], is_draining.is_set)
+        monitoring._systemd = Systemd(str(tmp_path / "notify"), None)
+        monitoring._look()
+        assert manager.recv(4_096) == b"STATUS=Consuming orders.\nREADY=1"
+        is_draining.set()
+        monitoring._look()
+        assert manager.recv(4_096) == b"STATUS=orders: draining. This process is being stopped.\nSTOPPING=1"
+        monitoring.close()
 
 
 # In the process of the application
