@@ -89,7 +89,10 @@ EVENTS: dict[str, LogEvent] = {
     "worker-replaced": LogEvent((_WARNING,), ("source", "pid"), (), "many messages in a row have failed in a worker"),
     "worker-not-believed": LogEvent((_WARNING,), ("source", "pid"), (), "a worker was killed: what it reports cannot be true"),
     "hook-failed": LogEvent(
-        (_ERROR,), ("hook",), ("source", "message_id"), "a hook raised, took too long or ended its process; no verdict changes"
+        (_ERROR,),
+        ("hook",),
+        ("source", "message_id", "hook_traceback"),
+        "a hook raised, took too long or ended its process; no verdict changes",
     ),
     # Store
     "store-away": LogEvent((_WARNING,), ("source",), (), "the store cannot be used; the consumer goes on by itself"),
@@ -151,6 +154,7 @@ MEANINGS: dict[str, str] = {
     "pid": "the process id of the worker",
     "candidates": "the ids of the messages that may have done it",
     "hook": "its name, as `on_failure`",
+    "hook_traceback": "of what the hook raised",
 }
 """What each field is."""
 

@@ -20,6 +20,7 @@ from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Delivery
 from unpoison.reporting.current_message import in_context
 from unpoison.worker.call import CLOSING, Call, WorkerHooks
+from unpoison.worker.on_failure import HOOK_LIMIT, FailureHooks
 from unpoison.workers.interface import Bell, Ended, Interrupted
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ TURN = 0.05
 class _Here:
     """What the three kinds have in common: none can cut off what runs, and what was handed over runs until it is collected."""
 
-    def __init__(self, call: Call, bell: Bell) -> None:
-        self._call, self._bell = call, bell
+    def __init__(self, call: Call, bell: Bell, hooks: FailureHooks) -> None:
+        self._call, self._bell, self._failure_hooks = call, bell, hooks
         self._results: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()
         """Filled by any number of threads, emptied by the consumer."""
         self._handed = 0
@@ -66,8 +67,8 @@ class _Here:
 class InlineWorkers(_Here):
     """Runs each message when `ended` is asked for."""
 
-    def __init__(self, call: Call, prefetch: int, bell: Bell) -> None:
-        super().__init__(call, bell)
+    def __init__(self, call: Call, prefetch: int, bell: Bell, hooks: FailureHooks) -> None:
+        super().__init__(call, bell, hooks)
         self._prefetch = prefetch
         self._queue: deque[Delivery] = deque()
         self._pace = prefetch
@@ -96,6 +97,7 @@ class InlineWorkers(_Here):
             except BaseException as error:  # whatever it raises, SystemExit included, is this message's failure
                 failures[done] = self._call.failed(delivery, error)
                 exceptions[done] = error
+                self._failure_hooks.call(delivery, failures[done], error)
             done += 1
             if clock() > stop:
                 break
@@ -125,8 +127,8 @@ TARGET = 0.05
 class ThreadWorkers(_Here):
     """`concurrency` threads that take one message at a time from a shared queue."""
 
-    def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell) -> None:
-        super().__init__(call, bell)
+    def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell, hooks: FailureHooks) -> None:
+        super().__init__(call, bell, hooks)
         self._concurrency, self._prefetch = concurrency, prefetch
         self._queue: deque[Delivery] = deque()
         self._work = threading.Condition()
@@ -177,6 +179,7 @@ class ThreadWorkers(_Here):
                 self._call.check_result(run(delivery))
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
                 failure, error = self._call.failed(delivery, raised), raised
+                self._failure_hooks.call(delivery, failure, error)
             self._average += 0.1 * (time.monotonic() - began - self._average)
             self._results.append((delivery, failure, error))
             self._bell.ring()
@@ -185,8 +188,8 @@ class ThreadWorkers(_Here):
 class TaskWorkers(_Here):
     """At most `concurrency` tasks at a time; a task over the time limit is cancelled."""
 
-    def __init__(self, call: Call, concurrency: int, bell: Bell, loop: "asyncio.AbstractEventLoop") -> None:
-        super().__init__(call, bell)
+    def __init__(self, call: Call, concurrency: int, bell: Bell, hooks: FailureHooks, loop: "asyncio.AbstractEventLoop") -> None:
+        super().__init__(call, bell, hooks)
         import asyncio  # noqa: PLC0415 - takes 60 ms, and only async handlers need it
 
         self._timeout = partial(asyncio.timeout, call.timeout)
@@ -221,6 +224,7 @@ class TaskWorkers(_Here):
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
             failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, raised)
             error = raised
+            await self._failure_hooks.call_async(delivery, failure, error)
         self._results.append((delivery, failure, error))
         self._bell.ring()
 
@@ -291,6 +295,11 @@ class WorkerHere:
             if self._loop is None:
                 self._loop = LoopThread()
             return self._loop
+
+    def finish(self, result: Awaitable[Any]) -> None:
+        """What an async `on_failure` returned, for a while."""
+        if not self.loop_thread().has_finished(result, HOOK_LIMIT):
+            raise TimeoutError(f"it took more than {HOOK_LIMIT:g} s")
 
     def close(self) -> None:
         """Run the stop hooks, if the start hooks have run."""
