@@ -17,7 +17,7 @@ from unpoison.brokers import broker_for, check_sources, dead_letters_for, resolv
 from unpoison.control.options import DEFAULT_CONTROL, Admission, Breaker
 from unpoison.deadletters import DLQManager
 from unpoison.decide.options import DEFAULTS, Settings, settings_from
-from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy
+from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnFailure, OnRetry, PoisonPillHandler, Policy
 from unpoison.errors import ConfigError, PayloadError, seconds
 from unpoison.flow.companion import Companion
 from unpoison.flow.registration import check_has_source, check_source, register
@@ -109,6 +109,7 @@ class App:
         self._consumers: dict[str, Registration] = {}
         self._on_start: list[Callable[[], Any]] = []
         self._on_stop: list[Callable[[], Any]] = []
+        self._on_failure: list[OnFailure] = []
         self._home = sys._getframe(1).f_globals  # noqa: SLF001 - workers import the app from the module that made it
         self._published: set[str] = set()
         self._publisher: tuple[int, Broker] | None = None
@@ -137,6 +138,7 @@ class App:
         max_age: float | timedelta | None = DEFAULTS.max_age,
         on_dlq: OnDLQ | None = None,
         on_retry: OnRetry | None = None,
+        on_failure: OnFailure | None = None,
         handler: PoisonPillHandler | None = None,
         dlq: str | None = None,
     ) -> Callable[[Function], Function]:
@@ -160,6 +162,7 @@ class App:
         - `max_age`: how long after its first failure a message is retried, in seconds or a timedelta. None: no limit.
         - `on_dlq`: called with message, metadata and exception after a dead letter was stored. May be async.
         - `on_retry`: called with message, metadata and the delay in seconds after a retry was stored. May be async.
+        - `on_failure`: called in the worker with message, metadata and exception, right after it was raised. May be async.
         - `handler`: a PoisonPillHandler that decides max_attempts, max_age, classify, policies and the hooks itself.
         - `dlq`: the name of the queue, topic, stream or key for its dead letters. None: the usual name.
         """
@@ -191,6 +194,15 @@ class App:
         """Call this in every worker that stops normally. An async function is awaited."""
         check_not_generator(function, "on_worker_stop")
         self._on_stop.append(function)
+        return function
+
+    def on_failure(self, function: OnFailure) -> OnFailure:
+        """Call this in the worker for every exception of any consumer's handler, with message, metadata and exception.
+
+        Not for RetryLater, Throttled and Discard. It may be async and has five seconds; what it does changes no verdict.
+        """
+        check_not_generator(function, "on_failure")
+        self._on_failure.append(function)
         return function
 
     def publish(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unpoison.decide.options import Settings
+from unpoison.decide.policy import OnFailure
 from unpoison.errors import ConfigError
 from unpoison.flow.runnable import RunnableApp
 from unpoison.worker.call import Registration, WorkerHooks
@@ -22,6 +23,7 @@ class AnApp(Protocol):
     _consumers: dict[str, Registration]
     _on_start: list[Callable[[], Any]]
     _on_stop: list[Callable[[], Any]]
+    _on_failure: list[OnFailure]
     _home: dict[str, Any]
 
 
@@ -49,7 +51,7 @@ def consumers_of(app: AnApp) -> dict[str, Registration]:
 
 
 def worker_hooks_of(app: AnApp) -> WorkerHooks:
-    return WorkerHooks(tuple(app._on_start), tuple(app._on_stop))  # noqa: SLF001 - private to users
+    return WorkerHooks(tuple(app._on_start), tuple(app._on_stop), tuple(app._on_failure))  # noqa: SLF001 - private to users
 
 
 def settings_of(app: AnApp) -> Settings:

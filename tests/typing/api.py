@@ -156,6 +156,8 @@ def deciding(exc: ValueError) -> None:
     assert_type(handler.should_retry(metadata, exc), bool)
     app.consumer("orders", handler=handler)
     app.consumer("orders", on_dlq=telling, on_retry=waiting)
+    app.consumer("orders", on_failure=telling)
+    app.on_failure(waiting)  # type: ignore[arg-type]
     app.consumer("orders", on_retry=telling)  # type: ignore[arg-type]
     metadata.attempt = 3  # type: ignore[misc]
     PoisonPillHandler(on_retry=telling)  # type: ignore[arg-type]

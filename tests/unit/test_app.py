@@ -229,6 +229,7 @@ def test_an_app_shows_what_users_call_and_nothing_of_its_inside():
         "consumer",
         "dlq",
         "lifespan",
+        "on_failure",
         "on_worker_start",
         "on_worker_stop",
         "publish",

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.scraping import families, scraped
 from unpoison import App, Backoff, Breaker, Discard, Permanent, Throttled
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.brokers.sqlite.broker import SQLiteBroker
 from unpoison.control.changes import Opened
 from unpoison.control.evidence import Evidence

@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 from unpoison import App
-from unpoison.app import runnable
+from unpoison.app_internals import runnable
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.decide.options import ConsumerOptions, Settings, settings_from
 from unpoison.errors import BrokerUnavailable, ConfigError

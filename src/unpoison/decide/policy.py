@@ -54,6 +54,7 @@ NO_POLICY = Policy()
 
 ErrorClassifier = Callable[[BaseException], "ErrorClassification | str | None"]
 OnDLQ = Callable[[Message, MessageMetadata, BaseException], Any]
+OnFailure = Callable[[Message, MessageMetadata, BaseException], Any]
 OnRetry = Callable[[Message, MessageMetadata, float], Any]
 
 
@@ -82,12 +83,12 @@ class PoisonPillHandler:
         check_backoff(self.backoff, "backoff")
         if self.max_age is not None:
             seconds(self.max_age, "max_age")
-        _check_callable(self.error_classifier, "error_classifier (classify= of a consumer)")
+        check_callable(self.error_classifier, "error_classifier (classify= of a consumer)")
         if self.error_classifier is not None and is_coroutine_function(self.error_classifier):
             name = name_of(self.error_classifier)
             raise ConfigError(f"error_classifier {name} is async, but its answer is never awaited. Use a plain function.")
-        _check_callable(self.on_dlq, "on_dlq")
-        _check_callable(self.on_retry, "on_retry")
+        check_callable(self.on_dlq, "on_dlq")
+        check_callable(self.on_retry, "on_retry")
         if not isinstance(self.policies, Mapping):
             raise ConfigError(f"policies must map exception classes to Policy(…), got {self.policies!r}. Pass a dict.")
         for kind, policy in self.policies.items():
@@ -278,7 +279,7 @@ def check_backoff(value: object, name: str) -> None:
         raise ConfigError(f"{name} must be a Backoff, got {value!r}. Make one, for example Backoff.exponential(base=1, max=60).")
 
 
-def _check_callable(value: object, name: str) -> None:
+def check_callable(value: object, name: str) -> None:
     if value is not None and not callable(value):
         raise ConfigError(f"{name} must be a function, got {value!r}. Pass the function itself, or leave it out.")
 

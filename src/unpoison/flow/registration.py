@@ -11,7 +11,16 @@ from unpoison.body.guard import decoder, key_reader
 from unpoison.body.signature import check_not_generator, is_coroutine_function, name_of, payload_annotation
 from unpoison.control.options import Admission, Breaker, ControlOptions
 from unpoison.decide.options import ConsumerOptions, Default, Settings, check_isolation, check_tombstones
-from unpoison.decide.policy import ErrorClassifier, OnDLQ, OnRetry, PoisonPillHandler, Policy, check_backoff
+from unpoison.decide.policy import (
+    ErrorClassifier,
+    OnDLQ,
+    OnFailure,
+    OnRetry,
+    PoisonPillHandler,
+    Policy,
+    check_backoff,
+    check_callable,
+)
 from unpoison.errors import ConfigError, seconds
 from unpoison.model.backoff import Backoff, Limits
 from unpoison.model.message import DEPENDENCY_LIMIT
@@ -43,6 +52,7 @@ def register(
     max_age: float | timedelta | None,
     on_dlq: OnDLQ | None,
     on_retry: OnRetry | None,
+    on_failure: OnFailure | None,
     handler: PoisonPillHandler | None,
 ) -> Registration:
     """Check everything about a consumer and put it in order."""
@@ -59,7 +69,7 @@ def register(
         on_dlq=on_dlq,
         on_retry=on_retry,
     )
-    check_not_generator(function, f"Consumer {source!r}: handler")
+    _check_functions(source, function, on_failure)
     annotation, wants_delivery = payload_annotation(function)
     limit = None if timeout is None else seconds(timeout, f"Consumer {source!r}: timeout")
     decode = decoder(annotation, schema, max_body=settings.max_body, max_depth=settings.max_depth)
@@ -79,7 +89,12 @@ def register(
         is_async=is_async,
         takes_delivery=wants_delivery,
     )
-    return Registration(options, Call(function, decode, wants_delivery, policy, source, limit, depends_on))
+    return Registration(options, Call(function, decode, wants_delivery, policy, source, limit, depends_on, on_failure))
+
+
+def _check_functions(source: str, function: Callable[..., Any], on_failure: OnFailure | None) -> None:
+    check_not_generator(function, f"Consumer {source!r}: handler")
+    check_callable(on_failure, "on_failure")
 
 
 def _control(source: str, depends_on: object, breaker: object, budget: object, admission: object) -> ControlOptions:

@@ -202,7 +202,7 @@ class Run:
         bell, link, collecting, view = Bell(), None, None, self._views[id(app), options.source]
         try:
             view.health.enters(Phase.OPENING)
-            link = _link(app.settings, options.source, bell)
+            link = _link(app.settings, options.source, bell, partial(self._reports[id(app)].tally, options.source))
             consumer = self._start(app, options, bell, link, view)
             if consumer is None:
                 return
@@ -338,12 +338,12 @@ def _notifiers(app: RunnableApp) -> Sequence[Observer]:
     return [notifier_for(app.settings, app.reference)]
 
 
-def _link(settings: Settings, source: str, bell: Bell) -> StoreLink | None:
+def _link(settings: Settings, source: str, bell: Bell, counts: Callable[[], Tally]) -> StoreLink | None:
     """The connection of a consumer to its fleet, if the app has a store."""
     if not settings.store:
         return None
     store = store_for(settings.store)
-    return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create)
+    return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create, counts=counts)
 
 
 def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:

@@ -10,8 +10,10 @@ from unpoison.port.broker import Broker
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.reporting.numbers import SourceNumbers
 from unpoison.worker import wire
-from unpoison.worker.call import Registration, WorkerHooks
+from unpoison.worker.call import Call, Registration, WorkerHooks, failure_functions
+from unpoison.worker.on_failure import FailureHooks
 from unpoison.workers.deaths import Deaths
+from unpoison.workers.hook_trouble import HookTrouble
 from unpoison.workers.hooks import HookCaller, Hooks, IsolatedHooks
 from unpoison.workers.in_process import InlineWorkers, TaskWorkers, ThreadWorkers, WorkerHere
 from unpoison.workers.interface import Bell, Workers
@@ -46,6 +48,7 @@ class RunnableApp:
     ) -> None:
         self.settings, self.reference = settings, reference or ""
         self._consumers, self._registrations = consumers, registrations
+        self._worker_hooks = worker_hooks
         self._here = WorkerHere(worker_hooks, settings.start_timeout)
         self._deaths = Deaths()
         self._template = Template(reference, settings.start_timeout, settings.url) if reference is not None else None
@@ -86,18 +89,21 @@ class RunnableApp:
             return self._isolated(options, broker, bell, numbers)
         self._here.start()  # first: it alone makes sure that the user's module is loaded once
         call = self._registrations()[options.source].call
-        hooks = Hooks(call.handler)
+        hooks, for_failures = Hooks(call.handler), self._failure_hooks(options, call)
         if options.isolation == "inline":
-            return StartedWorkers(
-                InlineWorkers(call, self.settings.prefetch, bell, numbers.durations),
-                hooks,
-                _not_isolated("in the consumer's own thread", options),
-            )
+            inline = InlineWorkers(call, self.settings.prefetch, bell, for_failures, numbers.durations)
+            return StartedWorkers(inline, hooks, _not_isolated("in the consumer's own thread", options))
         if options.is_async:
-            tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop, numbers.durations)
+            loop = self._here.loop_thread().loop
+            tasks = TaskWorkers(call, options.concurrency, bell, for_failures, loop, numbers.durations)
             return StartedWorkers(tasks, hooks, _not_isolated("as tasks on one event loop", options))
-        workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell, numbers.durations)
+        workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell, for_failures, numbers.durations)
         return StartedWorkers(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
+
+    def _failure_hooks(self, options: ConsumerOptions, call: Call) -> FailureHooks:
+        """Those of a consumer whose handlers run in this process."""
+        functions, trouble = failure_functions(call, self._worker_hooks()), HookTrouble(options.source, options.name)
+        return FailureHooks(functions, options.limits.max_attempts, self._here.finish, trouble.tell)
 
     def imported_at(self) -> float:
         """When the app was last imported by the process that starts its workers. From any thread."""

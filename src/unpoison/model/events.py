@@ -89,7 +89,10 @@ EVENTS: dict[str, LogEvent] = {
     "worker-replaced": LogEvent((_WARNING,), ("source", "pid"), (), "many messages in a row have failed in a worker"),
     "worker-not-believed": LogEvent((_WARNING,), ("source", "pid"), (), "a worker was killed: what it reports cannot be true"),
     "hook-failed": LogEvent(
-        (_ERROR,), ("hook",), ("source", "message_id"), "a hook raised, took too long or ended its process; no verdict changes"
+        (_ERROR,),
+        ("hook",),
+        ("source", "message_id", "hook_traceback"),
+        "a hook raised, took too long or ended its process; no verdict changes",
     ),
     # Store
     "store-away": LogEvent((_WARNING,), ("source",), (), "the store cannot be used; the consumer goes on by itself"),
@@ -171,6 +174,7 @@ MEANINGS: dict[str, str] = {
     "where": "which letters, as a filter",
     "host": "the address that is listened on",
     "port": "the port",
+    "hook_traceback": "of what the hook raised",
 }
 """What each field is."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unpoison.observing.counts import Dependencies, SourceCounts
-from unpoison.observing.polling import BrokerDepths, Reading, StoredLetters
+from unpoison.observing.polling import Polled, Reading
 from unpoison.port.at_broker import AtBroker
 from unpoison.reporting.consumer_state import ConsumerState, ConsumerView
 
@@ -17,8 +17,8 @@ class Watched(NamedTuple):
     view: ConsumerView
     counts: SourceCounts
     dependencies: Dependencies
-    depths: BrokerDepths
-    letters: StoredLetters | None
+    depths: Polled[AtBroker]
+    letters: Polled[int] | None
 
 
 class Look:

@@ -12,8 +12,9 @@ from unpoison.errors import MissingExtra, UnpoisonError
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.observing.counts import Dependencies, SourceCounts
+from unpoison.observing.depths import BrokerDepths, StoredLetters
 from unpoison.observing.look import Watched
-from unpoison.observing.polling import EVERY, BrokerDepths, StoredLetters
+from unpoison.observing.polling import EVERY
 from unpoison.reporting.consumer_state import ConsumerView
 from unpoison.reporting.observer import Event, Observer
 

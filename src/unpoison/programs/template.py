@@ -32,7 +32,7 @@ from unpoison.programs.importing import import_app
 from unpoison.reporting import log_lines
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import wire
-from unpoison.worker.call import Registration
+from unpoison.worker.call import Registration, WorkerHooks, failure_functions
 from unpoison.worker.marks import Marks
 from unpoison.worker.worker_process import WorkerFds, become_worker, die_with
 
@@ -64,16 +64,17 @@ def main() -> None:
 
 def described(app: App) -> wire.Described:
     """The app as plain data."""
-    consumers = [_consumer(registration) for registration in consumers_of(app).values()]
+    hooks = worker_hooks_of(app)
+    consumers = [_consumer(registration, hooks) for registration in consumers_of(app).values()]
     return wire.Described(settings_of(app), consumers, other_threads())
 
 
-def _consumer(registration: Registration) -> wire.Consumer:
-    handler = registration.call.handler
+def _consumer(registration: Registration, hooks: WorkerHooks) -> wire.Consumer:
+    call, handler = registration.call, registration.call.handler
     overridden = type(handler).should_retry is not PoisonPillHandler.should_retry
     return wire.Consumer(
         registration.options,
-        needs_delivery=registration.call.wants_delivery or overridden,
+        needs_delivery=call.wants_delivery or overridden or bool(failure_functions(call, hooks)),
         has_on_retry=handler.on_retry is not None,
         has_on_dlq=handler.on_dlq is not None,
     )

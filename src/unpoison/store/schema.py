@@ -2,7 +2,7 @@
 
     pauses           sources that are paused, by whom and why; one row for each kind of pause
     circuits         dependencies that are down, and when the next probe is due
-    consumers        signs of life
+    consumers        signs of life, with the counts of messages so far
     code_versions    when the store first saw each version of the code
     letters          dead letters: what they are listed, searched and sorted by
     letter_contents  what of a letter is looked at one by one: body, headers, what the broker knew
@@ -130,6 +130,12 @@ create table unpoison_redaction (rules {text} not null, keys {text} not null, re
 insert into unpoison_redaction values ('[]', '[]', 0)
 """
 
+_V8 = """
+alter table unpoison_consumers add column done bigint not null default 0;
+alter table unpoison_consumers add column failed bigint not null default 0;
+alter table unpoison_consumers add column dead bigint not null default 0
+"""
+
 _V4_POSTGRESQL = (
     _V4.rstrip()
     + """;
@@ -150,6 +156,7 @@ MIGRATIONS: tuple[str, ...] = (
     _V5.format(**_TYPES),
     _V6.format(**_TYPES),
     _V7.format(**_TYPES),
+    _V8,
 )
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
@@ -160,6 +167,7 @@ MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V5.format(**_POSTGRESQL_TYPES),
     _V6.format(**_POSTGRESQL_TYPES),
     _V7.format(**_POSTGRESQL_TYPES),
+    _V8,
 )
 """The same for PostgreSQL."""
 

@@ -12,15 +12,17 @@ from typing import Any
 
 import msgspec
 
+from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
 from unpoison.reporting.current_message import CurrentMessage, answer_for_process
 from unpoison.worker import wire
 from unpoison.worker.call import Call, copies, end_copy
 from unpoison.worker.health import Health
 from unpoison.worker.marks import BATCH, FAILED, IDLE, Marks
+from unpoison.worker.on_failure import FailureHooks
 
 
-def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
+def serve_batches(sock: socket.socket, marks: Marks, call: Call, hooks: FailureHooks) -> None:
     """Receive a batch, run it, report that it is over; until told to stop, or until something is wrong with this process."""
     run_delivery, health, current = call.prepared(), Health(), _Current(marks, call.source)
     answer_for_process(current.message)
@@ -29,7 +31,7 @@ def serve_batches(sock: socket.socket, marks: Marks, call: Call) -> None:
         if not isinstance(said, wire.Run):
             return
         current.begin(said)
-        batch = _Batch(sock, marks, said, call, health)
+        batch = _Batch(sock, marks, said, call, health, hooks)
         if said.deliveries is None:
             _run(batch, said.bodies, call.decode, call.function)
         else:
@@ -67,14 +69,16 @@ class _Current:
 class _Batch:
     """A batch while it runs: reports its failures, and checks whether the worker is still sound."""
 
-    def __init__(self, sock: socket.socket, marks: Marks, said: wire.Run, call: Call, health: Health) -> None:
+    def __init__(
+        self, sock: socket.socket, marks: Marks, said: wire.Run, call: Call, health: Health, hooks: FailureHooks
+    ) -> None:
         self.marks, self.slot, self.code = marks, said.slot, said.code
-        self._sock, self._call, self._health = sock, call, health
+        self._sock, self._call, self._health, self._hooks = sock, call, health, hooks
         self.check_result = call.check_result
         self._unchecked = 0
         self.is_leaving = False
 
-    def failed(self, index: int, item: Any, error: BaseException) -> None:
+    def failed(self, index: int, item: Any, error: BaseException) -> Failure:
         """Report what happened, and check the worker: another message may have caused it."""
         took = max(0, time.monotonic_ns() - self.marks.running_in_batch()[1])
         failure = self._call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
@@ -82,6 +86,12 @@ class _Batch:
             failure = msgspec.structs.replace(failure, worker_damage=damage)
         wire.send(self._sock, wire.Failed(self.slot, index, failure, took))
         self.is_leaving = self.is_leaving or failure.blames_process
+        return failure
+
+    def call_hooks(self, item: Any, failure: Failure, error: BaseException) -> None:
+        """Once the failure is marked: nothing that a hook does can change what becomes of the message."""
+        if isinstance(item, Delivery):  # always, if there are hooks
+            self._hooks.call(item, failure, error)
 
     def check(self, index: int) -> str:
         """Compare the worker with what it was; message `index` has just ended. Returns what has changed, in words."""
@@ -112,8 +122,9 @@ def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], func
                 result = None  # it may be large, and must not last until the next message has ended
         except BaseException as error:  # SystemExit and KeyboardInterrupt too are failures of the message, not of the worker
             end_copy()
-            batch.failed(at - 1 - first, item, error)
+            failure = batch.failed(at - 1 - first, item, error)
             outcomes[at - 1] = FAILED
+            batch.call_hooks(item, failure, error)
             if batch.is_leaving:
                 break
         else:

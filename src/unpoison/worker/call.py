@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from unpoison.body.guard import Decode
     from unpoison.decide.options import ConsumerOptions
-    from unpoison.decide.policy import PoisonPillHandler
+    from unpoison.decide.policy import OnFailure, PoisonPillHandler
     from unpoison.worker import wire
 
 
@@ -44,6 +44,7 @@ class Call:
     source: str
     timeout: float | None = None
     depends_on: str | None = None
+    on_failure: "OnFailure | None" = None
 
     def prepared(self) -> Callable[[Delivery], Any]:
         """The shortest way from a delivery to the call: this is paid for every message."""
@@ -136,10 +137,16 @@ CLOSING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerHooks:
-    """What runs in each worker before its first and after its last message."""
+    """What runs in each worker before its first and after its last message, and after each failure."""
 
     start: Sequence[Callable[[], Any]] = ()
     stop: Sequence[Callable[[], Any]] = ()
+    failure: "Sequence[OnFailure]" = ()
+
+
+def failure_functions(call: Call, hooks: WorkerHooks) -> "Sequence[OnFailure]":
+    """The hook of this consumer, then those of its app."""
+    return [*([] if call.on_failure is None else [call.on_failure]), *hooks.failure]
 
 
 def call_hook(handler: "PoisonPillHandler", hook: "wire.Hook", awaiting: "Awaiting", error: BaseException | None = None) -> None:

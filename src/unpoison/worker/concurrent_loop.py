@@ -25,6 +25,7 @@ from unpoison.worker.batch_loop import peak_memory
 from unpoison.worker.call import Call, end_copy, leave
 from unpoison.worker.health import Health
 from unpoison.worker.marks import BATCH, FAILED, IDLE, Marks
+from unpoison.worker.on_failure import FailureHooks
 
 _lane: contextvars.ContextVar[int] = contextvars.ContextVar("unpoison_lane", default=-1)
 
@@ -36,28 +37,45 @@ class Lanes:
         self._sock, self._marks, self._health = sock, marks, health
         self._speaking = threading.Lock()
         self._unchecked = 0
+        self._failed_after: dict[int, int] = {}
+        """By lane: nanoseconds after which its message failed. What its hooks take is not counted."""
         self._damage, self._mended_at = "", 0
         """What the last check that found damage found, and until when it lasted."""
 
     def begin(self, lane: int) -> None:
         self._marks.begin(lane)
 
+    def failed(self, lane: int, failure: Failure) -> None:
+        """Send and mark that it has failed. The lane stays taken until `end`."""
+        with self._speaking:
+            self._tell(lane, failure)
+
     def end(self, lane: int, code: int, failure: Failure | None) -> None:
         """Send what happened, mark that it is over, then tell the consumer to look."""
         took = max(0, time.monotonic_ns() - self._marks.running(lane)[1])
         with self._speaking:
-            damage = self._check(lane, after_failure=failure is not None)
-            if not damage and self._marks.running(lane)[1] <= self._mended_at:
-                damage = self._damage  # it had begun when another lane's check put the worker back as it was
+            if failure is None:
+                self._check(lane, after_failure=False)
+            elif not self._marks.outcome(lane):
+                self._tell(lane, failure)
+            self._marks.end(lane, code if failure is None else FAILED)
             try:
-                if failure is not None:
-                    failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
-                    wire.send(self._sock, wire.Failed(0, lane, failure, took))
-                self._marks.end(lane, code if failure is None else FAILED)
-                wire.send(self._sock, wire.Ended(0, [lane], peak_memory(), took=took))
+                wire.send(self._sock, wire.Ended(0, [lane], peak_memory(), took=self._failed_after.pop(lane, took)))
             except OSError:  # a handler has closed the socket: the marks alone show the consumer how messages ended
-                if failure is not None or all(self._marks.running(each)[0] == IDLE for each in range(self._marks.lanes)):
+                if all(self._marks.running(each)[0] == IDLE for each in range(self._marks.lanes)):
                     leave(1)
+
+    def _tell(self, lane: int, failure: Failure) -> None:
+        took = self._failed_after[lane] = max(0, time.monotonic_ns() - self._marks.running(lane)[1])
+        damage = self._check(lane, after_failure=True)
+        if not damage and self._marks.running(lane)[1] <= self._mended_at:
+            damage = self._damage  # it had begun when another lane's check put the worker back as it was
+        failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
+        try:
+            wire.send(self._sock, wire.Failed(0, lane, failure, took))
+        except OSError:  # a handler has closed the socket, so nobody would learn of it
+            leave(1)
+        self._marks.fail(lane)
 
     def _check(self, lane: int, *, after_failure: bool) -> str:
         """Compare the worker with what it was: after a failure, when it becomes idle, and after as many messages as a batch has.
@@ -79,7 +97,7 @@ class Lanes:
         return str(damage)
 
 
-def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
+def serve_threads(sock: socket.socket, marks: Marks, call: Call, hooks: FailureHooks) -> None:
     """One thread for each lane; each waits for the next message of its own lane."""
     lanes, run = Lanes(sock, marks, Health()), call.prepared()
     queues: list[SimpleQueue[tuple[int, Delivery]]] = [SimpleQueue() for _ in range(marks.lanes)]
@@ -93,7 +111,11 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
             try:
                 call.check_result(run(delivery))
             except BaseException as error:  # whatever it raises is this message's failure, never the thread's
+                end_copy()
                 failure = call.failed(delivery, error)
+                if hooks:
+                    lanes.failed(lane, failure)
+                    hooks.call(delivery, failure, error)
             end_copy()
             lanes.end(lane, code, failure)
 
@@ -108,19 +130,19 @@ def serve_threads(sock: socket.socket, marks: Marks, call: Call) -> None:
         threading.Event().wait()
 
 
-def serve_tasks(loop: asyncio.AbstractEventLoop, sock: socket.socket, marks: Marks, call: Call) -> None:
+def serve_tasks(loop: asyncio.AbstractEventLoop, sock: socket.socket, marks: Marks, call: Call, hooks: FailureHooks) -> None:
     """One task for each lane, all on one event loop.
 
     Not with asyncio.run: if one message brings the loop to its end, it would cancel the others, and each would look as if it
     had failed by itself.
     """
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_Tasks(sock, marks, call).serve())
+    loop.run_until_complete(_Tasks(sock, marks, call, hooks).serve())
 
 
 class _Tasks:
-    def __init__(self, sock: socket.socket, marks: Marks, call: Call) -> None:
-        self._sock, self._marks, self._call = sock, marks, call
+    def __init__(self, sock: socket.socket, marks: Marks, call: Call, hooks: FailureHooks) -> None:
+        self._sock, self._marks, self._call, self._hooks = sock, marks, call, hooks
         self._run = call.prepared()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._limits = _TimeLimits(call.timeout)
@@ -156,7 +178,12 @@ class _Tasks:
                 self._limits.running.add(limit)
                 self._call.check_result(await self._run(delivery))
         except BaseException as error:  # whatever it raises is this message's failure, never the loop's
+            self._limits.running.discard(limit)
             failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, error)
+            if self._hooks:
+                end_copy()
+                self._lanes.failed(lane, failure)
+                await self._hooks.call_async(delivery, failure, error)
         finally:
             self._limits.running.discard(limit)
         end_copy()

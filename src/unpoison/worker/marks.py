@@ -3,7 +3,8 @@
 One small memory file per worker, mapped by both. The worker notes what it is about to start *before* it starts
 it, and how it ended afterwards. Nothing depends on a last message from it.
 
-    words   end of batch 0, end of batch 1, the lane whose step is running + 1, habits of the app (see `health`)
+    words   end of batch 0, end of batch 1, the lane whose step is running + 1, habits of the app (see `health`),
+            since when a hook for failures runs (CLOCK_MONOTONIC, ns; 0 = none does)
     lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns; 0 = not yet)
     times   per message of each batch since when it ran, and behind the last one when it had ended
     bytes   per message of each batch how it ended: 0 = not yet, FAILED, or the batch's own success code
@@ -17,6 +18,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 BATCH = 256
@@ -27,7 +30,7 @@ FAILED = 1
 IDLE = 0x1D1E_1D1E_1D1E_1D1E
 """Nothing runs in this lane. Not 0, which a stray write of zeros would leave as well."""
 
-END, STEPPING, HABITS, LANES = 0, 2, 3, 4
+END, STEPPING, HABITS, HOOK, LANES = 0, 2, 3, 4, 5
 TIMES = BATCH + 2
 """Words for the times of one batch: a place that is not used, one for each message, and one for the end of the last."""
 _NOTHING = bytes(BATCH)
@@ -104,6 +107,24 @@ class Marks:
     def begin(self, lane: int) -> None:
         self._words[LANES + 2 * lane + 1] = time.monotonic_ns()
         self._words[LANES + 2 * lane] = 1
+
+    def fail(self, lane: int) -> None:
+        """The message of this lane has failed; the lane is not free yet."""
+        self._outcomes[lane] = FAILED
+
+    @contextmanager
+    def hook_runs(self) -> Iterator[None]:
+        """Around each call of `on_failure`."""
+        self._words[HOOK] = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._words[HOOK] = 0
+
+    @property
+    def hook_since(self) -> int:
+        """Since when a hook for failures runs; 0 if none does."""
+        return self._words[HOOK]
 
     def end(self, lane: int, outcome: int) -> None:
         self._outcomes[lane] = outcome

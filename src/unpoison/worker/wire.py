@@ -88,6 +88,15 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """Nanoseconds for which it ran."""
 
 
+class HookFailed(msgspec.Struct, frozen=True, tag="hook-failed"):
+    """From a worker: `on_failure` went wrong. Sent once for each kind of problem."""
+
+    kind: str
+    problem: str
+    traceback: str
+    message_id: str
+
+
 class Damaged(msgspec.Struct, frozen=True, tag="damaged"):
     """From a worker, before it sends more about the batch: a check found that it is not what it was when it started.
 
@@ -136,7 +145,7 @@ class Described(msgspec.Struct, frozen=True, tag="described"):
 
 
 ToWorker = Run | RunLanes | Hook | Stop
-FromWorker = Ready | Broken | Ended | Failed | Damaged
+FromWorker = Ready | Broken | Ended | Failed | HookFailed | Damaged
 FromTemplate = Described | Broken | Forked
 
 _id = attrgetter("id")

@@ -26,8 +26,9 @@ from unpoison.decide.policy import PoisonPillHandler
 from unpoison.model.failure import describe
 from unpoison.reporting import log_lines
 from unpoison.worker import batch_loop, wire
-from unpoison.worker.call import Awaiting, Registration, WorkerHooks, call_hook, leave, note_copy
+from unpoison.worker.call import Awaiting, Registration, WorkerHooks, call_hook, failure_functions, leave, note_copy
 from unpoison.worker.marks import STACK_SIGNAL, Marks
+from unpoison.worker.on_failure import FailureHooks, within_limit
 
 _PR_SET_PDEATHSIG = 1
 _LINE_BUFFERED = 1
@@ -55,7 +56,11 @@ def become_worker(
     try:
         prepare_process(fds, consumer, memory)
         awaiting = Awaiting()
-        work = partial(_call_hooks, fds, registration.call.handler, awaiting) if for_hooks else _work(fds, registration, awaiting)
+        work = (
+            partial(_call_hooks, fds, registration.call.handler, awaiting)
+            if for_hooks
+            else _work(fds, registration, hooks, awaiting)
+        )
         status = serve(fds, hooks, work, awaiting)
     finally:
         leave(status)
@@ -140,9 +145,21 @@ def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting
     return 0
 
 
-def _work(fds: WorkerFds, registration: Registration, awaiting: Awaiting) -> Callable[[], None]:
+def _work(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, awaiting: Awaiting) -> Callable[[], None]:
     """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
-    options, given = registration.options, (fds.sock, fds.marks, registration.call)
+    options, call = registration.options, registration.call
+
+    def tell(kind: str, problem: str, traceback: str, message_id: str) -> None:
+        with suppress(OSError):  # a handler has closed the socket
+            wire.send(fds.sock, wire.HookFailed(kind, problem, traceback, message_id))
+
+    functions, limit, finish = failure_functions(call, hooks), options.limits.max_attempts, partial(awaiting.call, within_limit)
+    given = (
+        fds.sock,
+        fds.marks,
+        call,
+        FailureHooks(functions, limit, finish, tell, fds.marks.hook_runs),
+    )
     if not options.is_async and options.threads == 1:
         return partial(batch_loop.serve_batches, *given)
     from unpoison.worker import concurrent_loop  # noqa: PLC0415

@@ -288,9 +288,13 @@ class LaneAssignments:
         return PostMortem(_ended(over), running, unstarted, self._culprit(running) if sound else None, sound)
 
     def _is_over(self, number: int) -> bool:
-        """The lane is free again, and marked with its own success code, or as a failure that was reported before."""
+        """The lane is free again, and marked with its own success code, or as a failure that was reported before.
+
+        One that has failed stays taken while the hooks for its failure run.
+        """
         lane, (what, since) = self._lanes[number], self._marks.running(number)
-        has_ended = what == IDLE and since != 0  # what never began cannot have ended, whatever was written over its mark
+        is_free = what == IDLE or (what == 1 and lane.failure is not None)
+        has_ended = is_free and since != 0  # what never began cannot have ended, whatever was written over its mark
         return has_ended and self._marks.outcome(number) == (lane.code if lane.failure is None else FAILED)
 
     def _culprit(self, running: Sequence[Running]) -> Running | None:

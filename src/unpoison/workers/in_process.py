@@ -21,6 +21,7 @@ from unpoison.model.message import Delivery
 from unpoison.reporting.current_message import in_context
 from unpoison.reporting.numbers import Durations
 from unpoison.worker.call import CLOSING, Call, WorkerHooks
+from unpoison.worker.on_failure import HOOK_LIMIT, FailureHooks
 from unpoison.workers.interface import Bell, Ended, Interrupted
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ TURN = 0.05
 class _Here:
     """What the three kinds have in common: none can cut off what runs, and what was handed over runs until it is collected."""
 
-    def __init__(self, call: Call, bell: Bell, durations: Durations | None) -> None:
-        self._call, self._bell, self._durations = call, bell, durations
+    def __init__(self, call: Call, bell: Bell, hooks: FailureHooks, durations: Durations | None) -> None:
+        self._call, self._bell, self._failure_hooks, self._durations = call, bell, hooks, durations
         self._results: deque[tuple[Delivery, Failure | None, BaseException | None, int]] = deque()
         """Filled by any number of threads, emptied by the consumer."""
         self._handed = 0
@@ -71,8 +72,8 @@ class _Here:
 class InlineWorkers(_Here):
     """Runs each message when `ended` is asked for."""
 
-    def __init__(self, call: Call, prefetch: int, bell: Bell, durations: Durations | None = None) -> None:
-        super().__init__(call, bell, durations)
+    def __init__(self, call: Call, prefetch: int, bell: Bell, hooks: FailureHooks, durations: Durations | None = None) -> None:
+        super().__init__(call, bell, hooks, durations)
         self._prefetch = prefetch
         self._queue: deque[Delivery] = deque()
         self._pace = prefetch
@@ -106,6 +107,7 @@ class InlineWorkers(_Here):
                 exceptions[done] = error
                 if times is not None:
                     took[done] = now - times[-1] if failures[done].started else None
+                self._failure_hooks.call(delivery, failures[done], error)
             done += 1
             now = clock()
             if times is not None:
@@ -140,8 +142,10 @@ TARGET = 0.05
 class ThreadWorkers(_Here):
     """`concurrency` threads that take one message at a time from a shared queue."""
 
-    def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell, durations: Durations | None = None) -> None:
-        super().__init__(call, bell, durations)
+    def __init__(
+        self, call: Call, concurrency: int, prefetch: int, bell: Bell, hooks: FailureHooks, durations: Durations | None = None
+    ) -> None:
+        super().__init__(call, bell, hooks, durations)
         self._concurrency, self._prefetch = concurrency, prefetch
         self._queue: deque[Delivery] = deque()
         self._work = threading.Condition()
@@ -194,7 +198,8 @@ class ThreadWorkers(_Here):
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
                 took = clock() - began
                 failure, error = self._call.failed(delivery, raised), raised
-            self._average += 0.1 * (took / 1e9 - self._average)
+                self._failure_hooks.call(delivery, failure, error)
+            self._average += 0.1 * ((clock() - began) / 1e9 - self._average)
             self._results.append((delivery, failure, error, took))
             self._bell.ring()
 
@@ -207,10 +212,11 @@ class TaskWorkers(_Here):
         call: Call,
         concurrency: int,
         bell: Bell,
+        hooks: FailureHooks,
         loop: "asyncio.AbstractEventLoop",
         durations: Durations | None = None,
     ) -> None:
-        super().__init__(call, bell, durations)
+        super().__init__(call, bell, hooks, durations)
         import asyncio  # noqa: PLC0415 - takes 60 ms, and only async handlers need it
 
         self._timeout = partial(asyncio.timeout, call.timeout)
@@ -247,6 +253,7 @@ class TaskWorkers(_Here):
             took = time.monotonic_ns() - began
             failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, raised)
             error = raised
+            await self._failure_hooks.call_async(delivery, failure, error)
         self._results.append((delivery, failure, error, took))
         self._bell.ring()
 
@@ -317,6 +324,11 @@ class WorkerHere:
             if self._loop is None:
                 self._loop = LoopThread()
             return self._loop
+
+    def finish(self, result: Awaitable[Any]) -> None:
+        """What an async `on_failure` returned, for a while."""
+        if not self.loop_thread().has_finished(result, HOOK_LIMIT):
+            raise TimeoutError(f"it took more than {HOOK_LIMIT:g} s")
 
     def close(self) -> None:
         """Run the stop hooks, if the start hooks have run."""

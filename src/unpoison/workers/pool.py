@@ -17,9 +17,11 @@ from unpoison.model.events import fields
 from unpoison.model.message import Delivery
 from unpoison.reporting.numbers import SourceNumbers, WorkerEnd
 from unpoison.worker import wire
+from unpoison.worker.on_failure import HOOK_LIMIT
 from unpoison.workers.damage import Trust
 from unpoison.workers.deaths import Death, Deaths, judge_death
 from unpoison.workers.dispatching import Dispatch, Pace
+from unpoison.workers.hook_trouble import HookTrouble
 from unpoison.workers.interface import Bell, Ended, Interrupted, Result
 from unpoison.workers.pooled_worker import PooledWorker
 from unpoison.workers.template_client import StartBackoff
@@ -62,6 +64,7 @@ class IsolatedWorkers:
         self._pace = Pace(consumer.options)
         self._watch = Watch(consumer.options)
         self._waiting = Dispatch(consumer.options, self._pace, self._watch, settings.recycle_messages)
+        self._hooks = HookTrouble(consumer.options.source, consumer.options.name)
         self._trust = Trust(consumer.options.source, consumer.options.name)
         self._selector = selectors.DefaultSelector()
         self._selector.register(bell.fileno(), selectors.EVENT_READ)
@@ -172,6 +175,11 @@ class IsolatedWorkers:
             if worker.late is not None:
                 worker.process.kill()
                 self._on_exit(worker)
+        for worker in self._watch.in_long_hooks(self._workers):
+            self._hooks.tell("time limit", f"took more than {HOOK_LIMIT:g} s, so its worker was ended", "", "")
+            worker.killed_idle = True  # by us, and for no message
+            worker.process.kill()
+            self._on_exit(worker)
         for worker in self._watch.slow(self._workers):
             self._waiting.queue[:0] = self._tail_of(worker)  # a slow message must not hold up those behind it
 
@@ -184,6 +192,8 @@ class IsolatedWorkers:
                     self._trust.prepare(worker)
                 case wire.Broken(text):
                     worker.problem = text
+                case wire.HookFailed(kind, problem, traceback, message_id):
+                    self._hooks.tell(kind, problem, traceback, message_id)
                 case wire.Damaged():
                     self._trust.damaged(worker, said, self._workers)
                 case wire.Ended() | wire.Failed():
@@ -233,6 +243,9 @@ class IsolatedWorkers:
         """The worker is gone or going: make sure of it, read what it still sent, and find out what it leaves."""
         self._read_last_messages(worker)
         post_mortem = worker.post_mortem()
+        if worker.process.marks.hook_since and not worker.killed_idle:
+            self._hooks.tell("end of the process", "ended its worker", "", "")
+            post_mortem = replace(post_mortem, culprit=None)  # that is no message's doing
         if worker in self._leaving:
             self._dismiss(worker)
             return

@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unpoison.worker.on_failure import HOOK_LIMIT
+
 if TYPE_CHECKING:
     from unpoison.decide.options import ConsumerOptions
     from unpoison.workers.assignments import Running
@@ -59,6 +61,11 @@ class Watch:
         if self._limit is None:
             return ()
         return [worker for worker in workers if any(self._is_late(one, now) for one in worker.assignments.running())]
+
+    def in_long_hooks(self, workers: "Sequence[PooledWorker]") -> "Sequence[PooledWorker]":
+        """Workers whose `on_failure` takes too long."""
+        since = time.monotonic_ns() - (HOOK_LIMIT + CANCEL) * 1e9
+        return [worker for worker in workers if 0 < worker.process.marks.hook_since < since]
 
     def _note_pause(self, now: float, workers: "Sequence[PooledWorker]") -> None:
         if now > self._next_look + LATE:
