@@ -11,8 +11,8 @@ from unpoison.brokers.memory import MemoryBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, StoreUnavailable
 from unpoison.model.message import Outgoing
 from unpoison.observing import polling
-from unpoison.observing.metrics import Metrics
 from unpoison.observing.depths import ASK_LIMIT_EVERY, BrokerDepths, StoredLetters
+from unpoison.observing.metrics import Metrics
 from unpoison.observing.polling import EVERY, FRESH_FOR, SHARE
 from unpoison.reporting.numbers import SourceNumbers
 from unpoison.testing.processes import PATIENCE
