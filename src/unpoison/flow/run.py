@@ -29,7 +29,6 @@ from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
 from unpoison.flow.view import SourceView
 from unpoison.observing.health import Phase, SourceHealth
-from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
@@ -41,6 +40,7 @@ from unpoison.workers.pooled_worker import reap
 
 if TYPE_CHECKING:
     from unpoison.observing.metrics import Metrics
+    from unpoison.observing.monitoring import Exposed
 
 log = logging.getLogger("unpoison")
 
@@ -66,7 +66,7 @@ class Run:
         *,
         is_dedicated: bool = False,
         observers: Sequence[Observer] = (),
-        exposed: Exposed | None = None,
+        exposed: "Exposed | None" = None,
         make_metrics: "Callable[[str | None], Metrics] | None" = None,
     ) -> None:
         """`exposed` is where it is to be seen from outside, where its apps do not say so. `make_metrics` gets the version of the
@@ -84,6 +84,8 @@ class Run:
         """Each signal, and None for each consumer that ended."""
         self._reaps_everything = is_dedicated or os.getpid() == 1
         self._grace = max((app.settings.grace for app in apps), default=0.0)
+        from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by  # noqa: PLC0415 - workers import this and run nothing
+
         _check(apps)
         settings = [app.settings for app in apps]
         where = exposed_by(settings, exposed or Exposed())
