@@ -100,8 +100,10 @@ class Polled(Generic[Answer]):
             # What fails has mostly waited for an answer, which costs the server nothing.
             self._pause = max(self._every, (ended - began) / SHARE) if is_complete else self._every
             self._due = ended + self._pause
+        if not sources:
+            return SOON
         left = max(0.0, self._due - self._monotonic())
-        return min(left, SOON) if len(sources) < len(self.views) else left
+        return left if all(view.is_open() for view in self.views) else min(left, SOON)
 
     def _read_all(self, sources: Sequence[str]) -> bool:
         """True if each of them could be read."""

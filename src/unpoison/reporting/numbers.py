@@ -42,15 +42,17 @@ class Durations:
         self._add_row(times[first:])
 
     def _add_row(self, times: Sequence[int]) -> None:
-        """Of messages of which each began when the one before had ended. If all of them together took no longer than the first
-        bound, none is looked at by itself."""
-        whole = times[-1] - times[0] if times else -1
-        if 0 <= whole <= _NS[0]:
-            self.counts[0] += len(times) - 1
-            self.total += whole
-        elif whole > 0:
-            for took in map(sub, times[1:], times):
-                self.add(took)
+        """Of messages of which each began when the one before had ended. As long as none took longer than the first bound,
+        there is no Python in any loop here."""
+        took = list(map(sub, times[1:], times))
+        if not took:
+            return
+        if min(took) >= 0 and max(took) <= _NS[0]:
+            self.counts[0] += len(took)
+            self.total += times[-1] - times[0]
+        else:
+            for each in took:
+                self.add(each)
 
 
 class WorkerEnd(enum.StrEnum):
