@@ -30,7 +30,6 @@ from unpoison.flow.suspects import ExclusiveRun
 from unpoison.flow.view import SourceView
 from unpoison.model.events import fields
 from unpoison.observing.health import Phase, SourceHealth
-from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import dlqs_of, masked, with_dlq, without_dlqs
 from unpoison.port.findings import refuse_losses
@@ -42,6 +41,7 @@ from unpoison.workers.pooled_worker import reap
 
 if TYPE_CHECKING:
     from unpoison.observing.metrics import Metrics
+    from unpoison.observing.monitoring import Exposed
 
 log = logging.getLogger("unpoison")
 
@@ -67,7 +67,7 @@ class Run:
         *,
         is_dedicated: bool = False,
         observers: Sequence[Observer] = (),
-        exposed: Exposed | None = None,
+        exposed: "Exposed | None" = None,
         make_metrics: "Callable[[str | None], Metrics] | None" = None,
     ) -> None:
         """`exposed` is where it is to be seen from outside, where its apps do not say so. `make_metrics` gets the version of the
@@ -85,6 +85,8 @@ class Run:
         """Each signal, and None for each consumer that ended."""
         self._reaps_everything = is_dedicated or os.getpid() == 1
         self._grace = max((app.settings.grace for app in apps), default=0.0)
+        from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by  # noqa: PLC0415 - workers import this and run nothing
+
         _check(apps)
         settings = [app.settings for app in apps]
         where = exposed_by(settings, exposed or Exposed())
