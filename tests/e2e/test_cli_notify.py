@@ -29,6 +29,13 @@ def ship(order: bytes):
 """
 
 
+PARCELS = """
+@app.consumer("parcels")
+def send(parcel: bytes):
+    pass
+"""
+
+
 @pytest.fixture
 def hooks():
     with webhooks() as server:
@@ -130,6 +137,26 @@ def test_of_two_consumers_of_a_fleet_one_tells(tmp_path, hooks, url):
             app.publish_many("orders", [b"bug", b"bug"])
             wait_until(lambda: dlq.count() == count, lambda: f"{dlq.count()} of {count} dead letters")  # noqa: B023 - called here
     assert hooks.kinds() == ["new-group"]
+    app.close()
+
+
+@pytest.mark.long
+def test_a_pause_by_a_person_and_one_by_a_bad_deploy_are_told_after_a_minute_and_their_ends(tmp_path, hooks):
+    app = shop(tmp_path, hooks)
+    (tmp_path / "shop.py").write_text((tmp_path / "shop.py").read_text().replace(", admission=None", "") + PARCELS)
+    app.publish("parcels", b"1")
+    app.publish_many("orders", [b"bug"] * 200)
+    on = ("--app", "shop:app")
+    assert in_this_process("pause", "parcels", *on, "--reason", "stock-taking", cwd=tmp_path).code == 0
+    with consumer(tmp_path):
+        wait_until(lambda: hooks.kinds().count("paused") == 2, lambda: f"{hooks.kinds()}", patience=90)
+        assert in_this_process("resume", "parcels", *on, cwd=tmp_path).code == 0
+        wait_until(lambda: "resumed" in hooks.kinds(), lambda: f"{hooks.kinds()}")
+    assert sorted(hooks.kinds()) == ["growing", "new-group", "paused", "paused", "resumed"]
+    by_source = {each["source"]: each for each in hooks.of("paused")}
+    assert by_source["parcels"]["todo"][0]["command"] == "unpoison resume parcels --app shop:app"
+    assert by_source["orders"]["title"] == "'orders' is paused: too many dead letters"
+    assert by_source["orders"]["counts"]["would_be_dead"] >= 10
     app.close()
 
 

@@ -5,6 +5,7 @@ taken out. Times are on the clock of the notifier.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -133,6 +134,7 @@ def of_failure(one: Failed, now: float, wall: float) -> Iterator[News]:
         yield Dead(one.source, one.fingerprint, one.classification, error, one.letter_id, since)
 
 
+@lru_cache(maxsize=500)
 def _error(kind: str, text: str) -> str:
     said = gist(masked_text(first_line(text)), kind)
     return one_line(f"{kind}: {said}" if said else kind, 300)

@@ -20,6 +20,7 @@ from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.model.events import fields
 from unpoison.model.failure import Failure
+from unpoison.model.fingerprint import marked
 from unpoison.model.message import Delivery
 from unpoison.model.wording import counted, in_words
 from unpoison.notifying import news
@@ -42,6 +43,8 @@ MOST_QUEUED = 10_000
 """News that wait to be read. More are not read: so many come only in a flood, of which enough is known."""
 LOOK, GATHER = 1.0, 0.2
 """Seconds after which it looks whether something is due, and for which news are gathered before they are read."""
+ASK_AGAIN = 60.0
+"""Seconds after which a process may tell its summary if another one of the fleet has just told its own."""
 LAST = 2.0
 """Seconds that the end of a run waits for notices at most."""
 
@@ -71,7 +74,7 @@ class Notifier(Observer):
         self._lock, self._wake, self._closing = threading.Lock(), threading.Event(), threading.Event()
         self._ends_at = float("inf")
         self._thread: threading.Thread | None = None
-        self._has_failed = False
+        self._has_failed, self._sum_up_at = False, float("-inf")
 
     # In the threads of consumers
 
@@ -82,8 +85,8 @@ class Notifier(Observer):
             self._put(self._of_failure, news.failed(source, event.failure, letter_id, since, is_dead=is_dead))
 
     def given_up(self, source: str, delivery: Delivery, failure: Failure) -> None:
-        since = delivery.counters.first_failed_at
-        self._put(self._of_failure, news.failed(source, failure, None, since, is_dead=True))
+        since, known = delivery.counters.first_failed_at, marked(failure, delivery.source)
+        self._put(self._of_failure, news.failed(source, known, None, since, is_dead=True))
 
     def controlled(self, source: str, changes: Sequence[Change], now: float) -> None:
         self._put(self._of_control, source, tuple(changes), now)
@@ -159,7 +162,7 @@ class Notifier(Observer):
         due = self._watch.due(now, is_last=is_last)
         self._send(self._passing(due, now) if due else [], now)
         summary_at = self._rate.summary_at()
-        if summary_at is not None and (now >= summary_at or is_last):
+        if summary_at is not None and (now >= max(summary_at, self._sum_up_at) or is_last):
             self._sum_up(now)
 
     def _of_failure(self, one: news.Failed, now: float, wall: float) -> Iterator[news.News]:
@@ -197,6 +200,7 @@ class Notifier(Observer):
         if summary is not None and self._claims.has_room(summary):
             self._send([(summary, ())], now)
             self._rate.summed_up()
+        self._sum_up_at = now + ASK_AGAIN
 
     def _was_sent(self, said: Written, is_sent: bool) -> None:
         self._answers.append((said.id, is_sent))

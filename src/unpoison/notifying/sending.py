@@ -6,6 +6,7 @@ anywhere. Mail by smtplib. Everything has a time limit. Never raises.
 
 import json
 import smtplib
+import socket
 import ssl
 import time
 import urllib.error
@@ -148,9 +149,11 @@ def _mail(target: Mailbox, said: Written, timeout: float) -> Answer:
 
 
 def _connected(target: Mailbox, timeout: float) -> smtplib.SMTP:
+    name = socket.gethostname()
+    us = name if "." in name else "[127.0.0.1]"  # smtplib would ask name servers, and wait for them
     if target.encryption == "tls":
-        return smtplib.SMTP_SSL(target.host, target.port, timeout=timeout, context=ssl.create_default_context())
-    return smtplib.SMTP(target.host, target.port, timeout=timeout)
+        return smtplib.SMTP_SSL(target.host, target.port, us, timeout=timeout, context=ssl.create_default_context())
+    return smtplib.SMTP(target.host, target.port, us, timeout)
 
 
 def _no_receiver(refused: dict[str, tuple[int, bytes]]) -> Answer:

@@ -13,6 +13,8 @@ KEPT = 90 * 86_400.0
 MOST_KEPT = 100_000
 UNSENT = 900.0
 """Seconds after which a claim ends that was not confirmed: longer than a notice is tried to be sent."""
+AT_ONCE = 100
+"""Claims in one transaction: in a SQLite file consumers wait meanwhile."""
 
 _CLAIM = """
 insert into unpoison_notices (subject, told_at, told_by, size, is_open, is_sent) values (?, ?, ?, ?, ?, ?)
@@ -49,9 +51,13 @@ class ToldNotices:
     def claim(self, subjects: Mapping[str, float], period: float | None, worse: float) -> set[str]:
         """Those of these subjects, each with its size, that this process tells now: nobody has within `period` (None: ever), or
         it was `worse` times smaller."""
-        with self._database.writing(durable=False) as run:
-            now = self._database.now(run)
-            return {subject for subject, size in subjects.items() if self._claim(run, subject, size, now, period, worse)}
+        granted, waiting = set(), list(subjects.items())
+        while waiting:
+            part, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
+            with self._database.writing(durable=False) as run:
+                now = self._database.now(run)
+                granted |= {subject for subject, size in part if self._claim(run, subject, size, now, period, worse)}
+        return granted
 
     def _claim(self, run: Execute, subject: str, size: float, now: float, period: float | None, worse: float) -> bool:
         lasts = KEPT if period is None else period
@@ -61,15 +67,19 @@ class ToldNotices:
 
     def confirm(self, subjects: Iterable[str]) -> None:
         """They were sent."""
-        with self._database.writing(durable=False) as run:
-            for subject in subjects:
-                run("update unpoison_notices set is_sent = ? where subject = ? and told_by = ?", (True, subject, self._by))
+        self._each("update unpoison_notices set is_sent = true where subject = ? and told_by = ?", subjects)
 
     def take_back(self, subjects: Iterable[str]) -> None:
         """They could not be sent: another process may tell them."""
-        with self._database.writing(durable=False) as run:
-            for subject in subjects:
-                run("delete from unpoison_notices where subject = ? and told_by = ?", (subject, self._by))
+        self._each("delete from unpoison_notices where subject = ? and told_by = ?", subjects)
+
+    def _each(self, statement: str, subjects: Iterable[str]) -> None:
+        waiting = list(subjects)
+        while waiting:
+            part, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
+            with self._database.writing(durable=False) as run:
+                for subject in part:
+                    run(statement, (subject, self._by))
 
     def end(self, subject: str) -> bool:
         """Something that lasted is over. Whether this process tells that: it was told that it began, and nobody was faster."""
