@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 from unpoison.brokers.nats import checks
 from unpoison.brokers.nats.connection import Connection
-from unpoison.brokers.nats.names import Names, fits, names_of
+from unpoison.brokers.nats.names import NAMED, Names, fits, names_of
 from unpoison.brokers.nats.topology import SCHEDULES_SINCE, config_of, consumer, filters, own_consumers, work_consumer
 from unpoison.brokers.nats.url import Address, address
 from unpoison.errors import ConfigError
@@ -96,7 +96,9 @@ def _sources(where: Address, streams: Mapping[str, Stream]) -> dict[str, Stream]
     """The streams of the sources that unpoison has used: those with a DLQ."""
     dead = "unpoison.dead."
     subjects = [subject for each in streams.values() for subject in each["config"].get("subjects") or []]
-    names = [subject.removeprefix(dead) for subject in subjects if subject.startswith(dead)]
+    names = [
+        subject.removeprefix(dead) for subject in subjects if subject.startswith(dead) and not subject.startswith(dead + NAMED)
+    ]
     names += [source for source, dlq in where.dlqs.items() if dlq in streams]
     return {name: stream for name in names if (stream := _taking(name, streams)) is not None}
 

@@ -22,6 +22,8 @@ from unpoison.brokers.nats.url import FORBIDDEN, Address, address
 from unpoison.errors import ConfigError
 
 LONGEST_NAME = 128
+NAMED = "_dlq."
+"""Stands before the name of a DLQ that is not the usual one, where else the source stands."""
 WAYS_OUT = "A source is one subject, as in 'orders' or 'orders.eu'; for several make several consumers."
 
 
@@ -36,7 +38,7 @@ class Names:
         self.again = f"unpoison.again.{group}.{source}"
         self.suspects = f"unpoison.suspects.{group}.{source}"
         self.later = f"unpoison.later.{group}.{source}"
-        letters = f"_dlq.{dlq}" if dlq else source
+        letters = f"{NAMED}{dlq}" if dlq else source
         self.dead = f"unpoison.dead.{letters}"
         self.claim = f"unpoison.claim.{letters}"
         self.discarded = f"unpoison.discarded.{letters}"
@@ -65,7 +67,7 @@ def names_of(where: Address, source: str) -> Names:
     if dlq and (not is_name or dlq in (names.base, names.retries)):
         raise ConfigError(
             f"The DLQ of source {source!r} cannot be {dlq[:80]!r}: it is the name of a stream of its own, with 1 to "
-            f"{LONGEST_NAME} bytes and none of these in it: {' '.join(sorted(FORBIDDEN - {' '}))} or a space."
+            f"{LONGEST_NAME} bytes and no space, '.', '*', '>', '/' or backslash in it, such as 'LOST'."
         )
     return names
 

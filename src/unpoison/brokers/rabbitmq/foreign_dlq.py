@@ -28,10 +28,10 @@ from unpoison.brokers.rabbitmq.topology import Topology
 from unpoison.brokers.rabbitmq.url import Address, address
 from unpoison.brokers.rabbitmq.wire import Arrived
 from unpoison.brokers.rabbitmq.writing import Copy
-from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError
+from unpoison.errors import BrokerUnavailable, ConfigError
 from unpoison.model.dead_letter import DeadLetter, WholeLetter
 from unpoison.port import serialization
-from unpoison.port.broker import Progress, Published
+from unpoison.port.broker import Published
 from unpoison.port.copying.dlq_index import Entry, Keep
 from unpoison.port.copying.whole_dlq import WholeDLQ
 from unpoison.port.foreign import dlq as by_name
@@ -184,9 +184,6 @@ class ForeignReading(LettersReading):
     def take_past(self, keep: Keep) -> None:
         pass
 
-    def take(self, keep: Keep, most: int | None, progress: Progress | None) -> bool:
-        return super().take(keep, most, progress)
-
     def letter(self, entry: Entry, data: bytes) -> DeadLetter:
         return self._placed(self._read(entry, data))
 
@@ -205,5 +202,5 @@ class ForeignReading(LettersReading):
     def _again(self, entry: Entry, data: bytes) -> Copy:
         made = self._sent_back(entry, data, None)
         if made.queue == self.dlq:
-            raise PayloadError(str(by_name.without_origin(entry.id)))
+            raise by_name.without_origin(entry.id)
         return Copy("", *made)
