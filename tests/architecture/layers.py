@@ -29,6 +29,7 @@ EVERYTHING = (
     "control",
     "port",
     "reporting",
+    "observing",
     "worker",
     "workers",
     "store",
@@ -52,11 +53,14 @@ LAYERS = (
     Layer("brokers", ("model", "port"), ("brokers.*",)),
     Layer("registry", ("model", "port", "brokers"), ("brokers",)),
     Layer("reporting", ("model", "decide", "control", "port")),
-    Layer("worker", ("model", "classify", "body", "decide", "reporting")),
-    Layer("workers", ("model", "decide", "reporting", "worker")),
+    Layer("observing", ("model", "body", "port", "reporting")),
+    Layer("worker", ("model", "classify", "body", "decide", "reporting", "observing")),
+    Layer("workers", ("model", "decide", "reporting", "observing", "worker")),
     Layer("store", ("model", "filters", "port", "brokers", "registry")),
     Layer("deadletters", ("model", "filters", "port"), ("deadletters",)),
-    Layer("flow", ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "workers", "store")),
+    Layer(
+        "flow", ("model", "body", "decide", "control", "port", "registry", "reporting", "observing", "worker", "workers", "store")
+    ),
     Layer(
         "app",
         ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "store", "deadletters", "flow"),
@@ -85,6 +89,7 @@ PACKAGES = {
     "nats": ("brokers.nats.*",),
     "redis": ("brokers.redis.*",),
     "hiredis": ("brokers.redis.*",),
+    "opentelemetry": ("observing.tracing", "observing.tracing_sends", "observing.tracing_verdicts"),
     "pika": ("brokers.rabbitmq.*",),
     "confluent_kafka": ("brokers.kafka.*",),
     "botocore": ("brokers.sqs.*",),

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
+from unpoison.observing.tracing import Tracing
 from unpoison.port.broker import Broker
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.worker import wire
 from unpoison.worker.call import Registration, WorkerHooks
+from unpoison.worker.traced_call import traced
 from unpoison.workers.deaths import Deaths
 from unpoison.workers.hooks import HookCaller, Hooks, IsolatedHooks
 from unpoison.workers.in_process import InlineWorkers, TaskWorkers, ThreadWorkers, WorkerHere
@@ -79,8 +81,9 @@ class RunnableApp:
         if options.isolation == "process":
             return self._isolated(options, broker, bell)
         self._here.start()  # first: it alone makes sure that the user's module is loaded once
-        call = self._registrations()[options.source].call
-        hooks = Hooks(call.handler)
+        tracing = Tracing.found(self.settings.url, options.source)
+        call = traced(self._registrations()[options.source].call, tracing, is_async=options.is_async)
+        hooks = Hooks(call.handler, tracing)
         if options.isolation == "inline":
             return StartedWorkers(
                 InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
@@ -102,7 +105,8 @@ class RunnableApp:
         consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
         consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
         workers = IsolatedWorkers(consumer, self.settings, self._template, broker.inherited_fds, bell, self._deaths)
-        return StartedWorkers(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
+        hooks = IsolatedHooks(consumer, self._template, lambda: workers.is_traced)
+        return StartedWorkers(workers, hooks, _isolated_words(options, self._template))
 
 
 def _isolated_words(options: ConsumerOptions, template: Template) -> str:

@@ -152,7 +152,7 @@ class _Tasks:
                 self._limits.running.add(limit)
                 self._call.check_result(await self._run(delivery))
         except BaseException as error:  # whatever it raises is this message's failure, never the loop's
-            failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, error)
+            failure = self._call.timed_out(delivery) if limit.expired() else self._call.failed(delivery, error)
         finally:
             self._limits.running.discard(limit)
         end_copy()

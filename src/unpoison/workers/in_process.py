@@ -213,7 +213,7 @@ class TaskWorkers(_Here):
             async with limit:
                 self._call.check_result(await self._call.prepared()(delivery))
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
-            failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, raised)
+            failure = self._call.timed_out(delivery) if limit.expired() else self._call.failed(delivery, raised)
             error = raised
         self._results.append((delivery, failure, error))
         self._bell.ring()
