@@ -245,7 +245,7 @@ class App:
         return named
 
     def _send(self, messages: Sequence[Outgoing]) -> None:
-        outcome = published(self._broker, messages)
+        outcome = published(self._broker, messages, self.settings.url)
         for source in outcome.created:
             if source not in self._consumers:
                 warn_of_new_source(source, self.settings.url, list(self._consumers))

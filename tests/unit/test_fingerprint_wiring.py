@@ -39,6 +39,7 @@ def test_a_worker_knows_the_source_of_its_handler():
         pass
 
     call = app._consumers["payments"].call
-    misfit = call.failed(Delivery(0, "", "", b""), raised(call.decode, b"[]"))
-    for failure in (misfit, call.timed_out()):
+    delivery = Delivery(0, "", "", b"")
+    misfit = call.failed(delivery, raised(call.decode, b"[]"))
+    for failure in (misfit, call.timed_out(delivery)):
         assert failure.fingerprint == of_failure(failure, "payments") != of_failure(failure, "orders")

@@ -71,7 +71,7 @@ def test_a_broker_that_is_not_there_has_stored_nothing_for_certain():
     def connect():
         raise BrokerUnavailable("Nobody listens there.")
 
-    error = failed(published(connect, MESSAGES))
+    error = failed(published(connect, MESSAGES, ""))
     assert {each.refusal for each in error.refused} == {Refusal.NOT_SENT}
     assert str(error) == "None of 6 messages for 'orders' is stored. Nobody listens there."
     assert isinstance(error.__cause__, BrokerUnavailable)

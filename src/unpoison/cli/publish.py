@@ -96,6 +96,7 @@ class Sender:
     """Sends batches, and keeps the ids of what was stored."""
 
     broker: Broker
+    url: str
     source: str
     key: str | None
     headers: Mapping[str, str]
@@ -116,7 +117,7 @@ class Sender:
         messages = outgoing(
             self.source, bodies, names, key=self.key, headers=self.headers, delay=self.delay, max_body=self.max_body
         )
-        outcome = published(lambda: self.broker, messages)
+        outcome = published(lambda: self.broker, messages, self.url)
         self.is_new |= self.source in outcome.created
         try:
             check(messages, outcome)
@@ -242,7 +243,7 @@ def _sender(url: str | None, source: str, key: str | None, headers: Sequence[str
             f"Publish from inside that process with app.publish(…), or use a broker that processes can share."
         )
     broker.open([], create=settings.create)
-    return Sender(broker, source, key, parsed, delay, settings.max_body, unit)
+    return Sender(broker, settings.url, source, key, parsed, delay, settings.max_body, unit)
 
 
 def _headers(given: Sequence[str]) -> Mapping[str, str]:

@@ -250,6 +250,8 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "message id", letter.message.id
     if letter.message.key is not None:
         yield "key", letter.message.key
+    if letter.trace_id is not None:
+        yield "trace", letter.trace_id
     yield "fingerprint", letter.fingerprint
     yield "consumer", letter.consumer + (f", code version {letter.code_version}" if letter.code_version else "")
     yield "original", ", ".join(f"{name} {value}" for name, value in letter.original.items())

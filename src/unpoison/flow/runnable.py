@@ -9,9 +9,11 @@ from unpoison.model.wording import counted
 from unpoison.port.broker import Broker
 from unpoison.reporting.log_lines import LogStyle
 from unpoison.reporting.numbers import SourceNumbers
+from unpoison.tracing.spans import Tracing
 from unpoison.worker import wire
 from unpoison.worker.call import Call, Registration, WorkerHooks, failure_functions
 from unpoison.worker.on_failure import FailureHooks
+from unpoison.worker.traced_call import traced
 from unpoison.workers.deaths import Deaths
 from unpoison.workers.hook_trouble import HookTrouble
 from unpoison.workers.hooks import HookCaller, Hooks, IsolatedHooks
@@ -88,8 +90,9 @@ class RunnableApp:
         if options.isolation == "process":
             return self._isolated(options, broker, bell, numbers)
         self._here.start()  # first: it alone makes sure that the user's module is loaded once
-        call = self._registrations()[options.source].call
-        hooks, for_failures = Hooks(call.handler), self._failure_hooks(options, call)
+        tracing = Tracing.found(self.settings.url, options.source)
+        call = traced(self._registrations()[options.source].call, tracing, is_async=options.is_async)
+        hooks, for_failures = Hooks(call.handler, tracing), self._failure_hooks(options, call)
         if options.isolation == "inline":
             inline = InlineWorkers(call, self.settings.prefetch, bell, for_failures, numbers.durations)
             return StartedWorkers(inline, hooks, _not_isolated("in the consumer's own thread", options))
@@ -123,7 +126,7 @@ class RunnableApp:
         workers = IsolatedWorkers(consumer, self.settings, template, broker.inherited_fds, bell, self._deaths, numbers)
         return StartedWorkers(
             workers,
-            IsolatedHooks(consumer, template),
+            IsolatedHooks(consumer, template, lambda: workers.is_traced),
             _isolated_words(options, template),
             lambda: template.problem() or workers.problem(),
         )

@@ -11,6 +11,7 @@ from unpoison.errors import BrokerUnavailable, ConfigError, PayloadError, Publis
 from unpoison.model.events import fields
 from unpoison.model.message import NO_HEADERS, Outgoing
 from unpoison.port.broker import Broker, Published, not_sent
+from unpoison.tracing import sends as tracing_sends
 
 log = logging.getLogger("unpoison")
 
@@ -33,12 +34,17 @@ def outgoing(
     return [Outgoing(id_, source, body, key, texts, delay) for id_, body in zip(ids, bodies, strict=True)]
 
 
-def published(connect: Callable[[], Broker], messages: Sequence[Outgoing]) -> Published:
-    """What became of these messages. If there is no connection none was sent, and that is an outcome too."""
-    try:
-        return connect().publish(messages)
-    except BrokerUnavailable as error:
-        return Published(dict.fromkeys(range(len(messages)), not_sent(error)))
+def published(connect: Callable[[], Broker], messages: Sequence[Outgoing], url: str) -> Published:
+    """What became of these messages, which are of one source. If there is no connection none was sent, and that is an outcome
+    too. `url` is that of the broker."""
+
+    def store(messages: Sequence[Outgoing]) -> Published:
+        try:
+            return connect().publish(messages)
+        except BrokerUnavailable as error:
+            return Published(dict.fromkeys(range(len(messages)), not_sent(error)))
+
+    return tracing_sends.stored(url, messages, store)
 
 
 def check(messages: Sequence[Outgoing], outcome: Published) -> None:

@@ -383,6 +383,6 @@ class Settler:
         self._report.done(self._source, judged.done)
         ids = iter(letter_ids)
         for event in judged.events:
-            is_dead = isinstance(event.ruling.verdict, verdict.DeadLetter)
-            self._report.failed(event, next(ids, None) if is_dead else None)
-            self._hooks.call(event)
+            letter_id = next(ids, None) if isinstance(event.ruling.verdict, verdict.DeadLetter) else None
+            self._report.failed(event, letter_id)
+            self._hooks.call(event, letter_id)

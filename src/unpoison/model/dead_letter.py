@@ -1,6 +1,7 @@
 """What is known about a message that was given up."""
 
 import base64
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +28,9 @@ class Redaction(msgspec.Struct, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         return {"rules": list(self.rules), "original": self.original, "key": self.key}
+
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.DOTALL)
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +76,13 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the body was null, and not merely empty."""
         return self.message.is_tombstone
 
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that the sender has put into the headers, in the form of W3C."""
+        given = next((value for name, value in self.message.headers.items() if name.lower() == "traceparent"), "")
+        found = _TRACEPARENT.fullmatch(given.strip())
+        return found[1] if found else None
+
     def replayed(self) -> Counters:
         """The counters that the message starts again with. One that took a process down runs alone until cleared."""
         return counters_of_replay(self.classification, self.replays)
@@ -91,6 +102,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             "body": None if self.is_tombstone else body,
             **({"encoding": encoding} if encoding else {}),
             "headers": dict(self.message.headers),
+            "trace_id": self.trace_id,
             "attempts": self.attempts,
             "classification": self.classification,
             "rule": self.rule,

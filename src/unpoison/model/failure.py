@@ -51,6 +51,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     `fingerprint` is equal for failures alike (`model.fingerprint`); it is made where it is needed first.
 
     `dependency` is what it failed on, as far as is known; `is_dependency_named` if by a name or an address and not by a guess.
+
+    `traceparent` names the span of the attempt, where it has one.
     """
 
     classification: ErrorClassification
@@ -71,6 +73,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     worker_damage: str = ""
     dependency: str = ""
     is_dependency_named: bool = False
+    traceparent: str = ""
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:

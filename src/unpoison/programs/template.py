@@ -142,7 +142,8 @@ def _start(app: App, consumer: int, fork: wire.Fork, descriptors: list[int]) -> 
     talk, shared, stack, log, out, err, *inherited_fds = descriptors
     fds = WorkerFds(socket.socket(fileno=talk), Marks(shared, registration.options.lanes), stack, log, (out, err), inherited_fds)
     memory = None if fork.for_hooks else app.settings.worker_memory
-    become_worker(fds, registration, worker_hooks_of(app), consumer, memory, for_hooks=fork.for_hooks)
+    hooks, url = worker_hooks_of(app), app.settings.url
+    become_worker(fds, registration, hooks, consumer, memory, url, for_hooks=fork.for_hooks)
 
 
 if __name__ == "__main__":

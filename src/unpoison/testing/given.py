@@ -35,7 +35,7 @@ PLAIN_ID = "plain"
 
 def publish(broker: Broker, messages: Sequence[Outgoing]) -> None:
     """Publish these. Raises, as an app does, unless all of them are stored."""
-    check(messages, published(lambda: broker, messages))
+    check(messages, published(lambda: broker, messages, ""))
 
 
 def messages(source: str, count: int, *, first: int = 0, delay: float = 0.0) -> list[Outgoing]:

@@ -76,7 +76,7 @@ class Call:
         """What happened, as data. User code that is asked about it may fail as well."""
         return marked(unfit(error) if isinstance(error, Unfit) else self._raised(delivery, error), self.source)
 
-    def timed_out(self) -> Failure:
+    def timed_out(self, delivery: Delivery) -> Failure:
         failure = Failure(
             classification=ErrorClassification.TIMEOUT,
             rule="timeout",
@@ -151,6 +151,8 @@ def failure_functions(call: Call, hooks: WorkerHooks) -> "Sequence[OnFailure]":
 
 def call_hook(handler: "PoisonPillHandler", hook: "wire.Hook", awaiting: "Awaiting", error: BaseException | None = None) -> None:
     """`on_retry` if there is a delay, else `on_dlq`. `error` is the exception itself, where it still exists."""
+    if not hook.is_called:
+        return
     if hook.delay is not None and handler.on_retry:
         awaiting.call(handler.on_retry, hook.message, hook.metadata, hook.delay)
     elif hook.delay is None and handler.on_dlq:

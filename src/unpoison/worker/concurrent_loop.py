@@ -179,7 +179,7 @@ class _Tasks:
                 self._call.check_result(await self._run(delivery))
         except BaseException as error:  # whatever it raises is this message's failure, never the loop's
             self._limits.running.discard(limit)
-            failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, error)
+            failure = self._call.timed_out(delivery) if limit.expired() else self._call.failed(delivery, error)
             if self._hooks:
                 end_copy()
                 self._lanes.failed(lane, failure)

@@ -17,6 +17,7 @@ import msgspec
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.model.failure import Failure
 from unpoison.model.message import UNTRIED, Delivery, Message, MessageMetadata
+from unpoison.tracing.verdicts import Judged
 
 PACKET = 128 * 1024
 _INLINE, _FILE = b"i", b"f"
@@ -43,12 +44,17 @@ class RunLanes(msgspec.Struct, frozen=True, tag="lanes"):
 
 
 class Hook(msgspec.Struct, frozen=True, tag="hook"):
-    """To a worker for hooks: call on_retry (with the delay) or on_dlq (with the failure)."""
+    """To a worker for hooks: call on_retry (with the delay) or on_dlq (with the failure), and make the spans of the verdict.
+
+    Where no hook is to be called the message has no body, and where there is no tracing nothing `judged`.
+    """
 
     message: Message
     metadata: MessageMetadata
     failure: Failure
     delay: float | None
+    is_called: bool = True
+    judged: Judged | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -56,7 +62,9 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """From a worker: on_worker_start has run, batches may come."""
+    """From a worker: on_worker_start has run, batches may come. `is_traced`: as whole deliveries, with headers."""
+
+    is_traced: bool = False
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):

@@ -2,7 +2,7 @@
 
 It calls `on_worker_start`, reports that it is ready, and then runs what it is given until it is told to stop or its consumer
 is gone. `prepare_process` makes sure that its death costs one message and nothing else. A worker for hooks calls `on_dlq` and
-`on_retry` instead, where they can neither stop nor hurt any message.
+`on_retry` instead, where they can neither stop nor hurt any message, and makes the spans of verdicts.
 """
 
 import ctypes
@@ -22,13 +22,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from unpoison.decide.policy import PoisonPillHandler
 from unpoison.model.failure import describe
 from unpoison.reporting import log_lines
+from unpoison.tracing.spans import Tracing
+from unpoison.tracing.verdicts import told
 from unpoison.worker import batch_loop, wire
 from unpoison.worker.call import Awaiting, Registration, WorkerHooks, call_hook, failure_functions, leave, note_copy
 from unpoison.worker.marks import STACK_SIGNAL, Marks
 from unpoison.worker.on_failure import FailureHooks, within_limit
+from unpoison.worker.traced_call import traced
 
 _PR_SET_PDEATHSIG = 1
 _LINE_BUFFERED = 1
@@ -49,7 +51,14 @@ class WorkerFds:
 
 
 def become_worker(
-    fds: WorkerFds, registration: Registration, hooks: WorkerHooks, consumer: int, memory: int | None, *, for_hooks: bool
+    fds: WorkerFds,
+    registration: Registration,
+    hooks: WorkerHooks,
+    consumer: int,
+    memory: int | None,
+    url: str,
+    *,
+    for_hooks: bool,
 ) -> None:
     """The life of a worker process; never returns. One for hooks is like the others: what they opened, hooks may use too."""
     status = 1
@@ -57,11 +66,12 @@ def become_worker(
         prepare_process(fds, consumer, memory)
         awaiting = Awaiting()
         work = (
-            partial(_call_hooks, fds, registration.call.handler, awaiting)
+            partial(_call_hooks, fds, registration, awaiting)
             if for_hooks
-            else _work(fds, registration, hooks, awaiting)
+            else partial(_run_messages, fds, registration, hooks, awaiting)
         )
-        status = serve(fds, hooks, work, awaiting)
+        find = partial(Tracing.found, url, registration.options.source)
+        status = serve(fds, hooks, work, awaiting, find)
     finally:
         leave(status)
 
@@ -122,10 +132,17 @@ def _left_the_worker(fds: WorkerFds) -> None:
     note_copy()
 
 
-def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting: Awaiting) -> int:
+def serve(
+    fds: WorkerFds,
+    hooks: WorkerHooks,
+    work: Callable[[Tracing | None], None],
+    awaiting: Awaiting,
+    find_tracing: Callable[[], Tracing | None] = lambda: None,
+) -> int:
     """Between on_worker_start and on_worker_stop, do the work until it is over. Returns the exit code of this process.
 
-    Async hooks run on the loop of `awaiting`, which is also that of async handlers.
+    Async hooks run on the loop of `awaiting`, which is also that of async handlers. Whether the app has set up tracing is known
+    once on_worker_start has run.
     """
     try:
         for function in hooks.start:
@@ -135,18 +152,23 @@ def serve(fds: WorkerFds, hooks: WorkerHooks, work: Callable[[], None], awaiting
         wire.send(fds.sock, wire.Broken(f"on_worker_start raised {name}: {text}", traceback))
         return 1
     keep_last_lines(fds.log)
-    wire.send(fds.sock, wire.Ready())
+    tracing = find_tracing()
+    wire.send(fds.sock, wire.Ready(tracing is not None))
     try:
-        work()
+        work(tracing)
     finally:
         for function in hooks.stop:
             with suppress(BaseException):
                 awaiting.call(function)
+        if tracing is not None:  # no atexit handler runs here
+            tracing.flush()
     return 0
 
 
-def _work(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, awaiting: Awaiting) -> Callable[[], None]:
-    """What runs messages in this worker. asyncio is imported only where tasks need it: it takes longer than all the rest."""
+def _run_messages(
+    fds: WorkerFds, registration: Registration, hooks: WorkerHooks, awaiting: Awaiting, tracing: Tracing | None
+) -> None:
+    """asyncio is imported only where tasks need it: it takes longer than all the rest."""
     options, call = registration.options, registration.call
 
     def tell(kind: str, problem: str, traceback: str, message_id: str) -> None:
@@ -154,19 +176,15 @@ def _work(fds: WorkerFds, registration: Registration, hooks: WorkerHooks, awaiti
             wire.send(fds.sock, wire.HookFailed(kind, problem, traceback, message_id))
 
     functions, limit, finish = failure_functions(call, hooks), options.limits.max_attempts, partial(awaiting.call, within_limit)
-    given = (
-        fds.sock,
-        fds.marks,
-        call,
-        FailureHooks(functions, limit, finish, tell, fds.marks.hook_runs),
-    )
+    for_failures = FailureHooks(functions, limit, finish, tell, fds.marks.hook_runs)
+    given = (fds.sock, fds.marks, traced(call, tracing, is_async=options.is_async), for_failures)
     if not options.is_async and options.threads == 1:
-        return partial(batch_loop.serve_batches, *given)
+        return batch_loop.serve_batches(*given)
     from unpoison.worker import concurrent_loop  # noqa: PLC0415
 
     if options.is_async:
-        return partial(concurrent_loop.serve_tasks, awaiting.loop(), *given)
-    return partial(concurrent_loop.serve_threads, *given)
+        return concurrent_loop.serve_tasks(awaiting.loop(), *given)
+    return concurrent_loop.serve_threads(*given)
 
 
 def keep_last_lines(descriptor: int) -> None:
@@ -192,10 +210,12 @@ class LastLines(logging.Handler):
             os.pwrite(self._descriptor, len(text).to_bytes(8, "little") + text, 0)
 
 
-def _call_hooks(fds: WorkerFds, handler: PoisonPillHandler, awaiting: Awaiting) -> None:
+def _call_hooks(fds: WorkerFds, registration: Registration, awaiting: Awaiting, tracing: Tracing | None) -> None:
+    handler = registration.call.handler
     while (received := wire.receive(fds.sock, wire.to_worker)) is not None and isinstance(hook := received[0], wire.Hook):
         try:
-            call_hook(handler, hook, awaiting)
+            with told(tracing, hook.message, hook.failure, hook.judged):
+                call_hook(handler, hook, awaiting)
         except BaseException as error:  # a hook is user code: it is reported and changes nothing
             name, text, _ = describe(error)
             wire.send(fds.sock, wire.Broken(f"{name}: {text}"))

@@ -76,7 +76,7 @@ class BatchAssignments:
     """For a worker that runs one message at a time, in batches."""
 
     def __init__(self, marks: Marks, send: Send, durations: Durations | None = None, *, needs_delivery: bool) -> None:
-        self._marks, self._send, self._durations, self._needs_delivery = marks, send, durations, needs_delivery
+        self._marks, self._send, self._durations, self.needs_delivery = marks, send, durations, needs_delivery
         self._batches: list[_Batch] = []
 
     def free(self) -> int:
@@ -96,7 +96,7 @@ class BatchAssignments:
         slot = 0 if not self._batches or self._batches[0].slot == 1 else 1
         batch = _Batch(slot, _new_code(), deliveries, len(deliveries), weight(deliveries))
         self._marks.prepare_batch(slot, len(deliveries))
-        if self._needs_delivery:
+        if self.needs_delivery:
             said = wire.Run(slot, batch.code, [], [_unreceipted(delivery) for delivery in deliveries])
         else:
             bodies = [None if each.is_tombstone else each.body for each in deliveries]

@@ -1,4 +1,4 @@
-"""Calls `on_dlq` and `on_retry` so that they cannot change what was decided.
+"""Calls `on_dlq` and `on_retry` so that they cannot change what was decided, and has the spans of verdicts made.
 
 After the verdict is stored, at most once each and one at a time: in a thread of this process, or in a worker process of their own
 where handlers are isolated. A hook that raises, crashes or hangs is reported and changes nothing. It can hold up later hooks, but
@@ -9,14 +9,19 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.model.events import fields
 from unpoison.reporting.observer import Event
+from unpoison.tracing.spans import Tracing
+from unpoison.tracing.verdicts import Judged, judged
+from unpoison.tracing.verdicts import told as making_spans
 from unpoison.worker import wire
 from unpoison.worker.call import CLOSING, Awaiting, call_hook
 from unpoison.workers.interface import readable
@@ -31,26 +36,52 @@ log = logging.getLogger("unpoison")
 HOOK_LIMIT = 30.0
 """Seconds that an isolated hook may take."""
 
+MOST_WAITING = 10_000
+"""Verdicts that wait for their spans. Those with a hook are all kept."""
+
 LEAVE_WITHIN = 1.0
 """Seconds that the process of isolated hooks gets to run on_worker_stop."""
+
+
+class _Told(NamedTuple):
+    event: Event
+    is_called: bool
+    """Whether there is a hook for it."""
+    judged: Judged | None
 
 
 class HookCaller:
     """Calls the hooks of one consumer, one after the other, in a thread that starts with the first of them."""
 
-    def __init__(self, *, has_on_retry: bool, has_on_dlq: bool) -> None:
+    def __init__(self, *, has_on_retry: bool, has_on_dlq: bool, is_traced: Callable[[], bool] = lambda: False) -> None:
         self._has = {verdict.Retry: has_on_retry, verdict.DeadLetter: has_on_dlq}
-        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._is_traced = is_traced
+        self._queue: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._drops_spans = False
 
-    def call(self, event: Event) -> None:
-        """Have the hook called that belongs to this verdict, if there is one."""
-        if not self._has.get(type(event.ruling.verdict)):
+    def call(self, event: Event, letter_id: str | None = None) -> None:
+        """Have the hook called that belongs to this verdict, if there is one, and have its spans made, if there is tracing."""
+        is_called, is_traced = self._has.get(type(event.ruling.verdict), False), self._is_traced()
+        if not is_called and (not is_traced or self._is_full()):
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="unpoison-hooks", daemon=True)
             self._thread.start()
-        self._queue.put(event)
+        self._queue.put(_Told(event, is_called, judged(event, letter_id, time.time_ns()) if is_traced else None))
+
+    def _is_full(self) -> bool:
+        """Failures that come faster than spans are made must not fill the memory."""
+        if self._queue.qsize() < MOST_WAITING:
+            return False
+        if not self._drops_spans:
+            self._drops_spans = True
+            log.warning(
+                "Messages fail faster than spans can be made of it, so spans of some retries and dead letters are missing. This "
+                "is logged once.",
+                extra=fields("spans-dropped"),
+            )
+        return True
 
     def close(self) -> None:
         """Let the hooks that wait finish, for a moment."""
@@ -62,23 +93,28 @@ class HookCaller:
         raise NotImplementedError
 
     def _hooks(self) -> Iterator[tuple[Event, wire.Hook]]:
-        while (event := self._queue.get()) is not None:
-            ruled = event.ruling.verdict
+        while (told := self._queue.get()) is not None:
+            event = told.event
+            message, ruled = event.delivery.message, event.ruling.verdict
+            if not told.is_called:
+                message = msgspec.structs.replace(message, body=b"")
             delay = ruled.after.total_seconds() if isinstance(ruled, verdict.Retry) else None
-            yield event, wire.Hook(event.delivery.message, event.metadata, event.failure, delay)
+            yield event, wire.Hook(message, event.metadata, event.failure, delay, told.is_called, told.judged)
 
 
 class Hooks(HookCaller):
     """Calls the hooks of one consumer in this process."""
 
-    def __init__(self, handler: "PoisonPillHandler") -> None:
-        super().__init__(has_on_retry=handler.on_retry is not None, has_on_dlq=handler.on_dlq is not None)
-        self._handler, self._awaiting = handler, Awaiting()
+    def __init__(self, handler: "PoisonPillHandler", tracing: Tracing | None = None) -> None:
+        has_on_retry, has_on_dlq = handler.on_retry is not None, handler.on_dlq is not None
+        super().__init__(has_on_retry=has_on_retry, has_on_dlq=has_on_dlq, is_traced=lambda: tracing is not None)
+        self._handler, self._awaiting, self._tracing = handler, Awaiting(), tracing
 
     def _serve(self) -> None:
         for event, hook in self._hooks():
             try:
-                call_hook(self._handler, hook, self._awaiting, event.exception)
+                with making_spans(self._tracing, hook.message, hook.failure, hook.judged):
+                    call_hook(self._handler, hook, self._awaiting, event.exception)
             except BaseException as error:  # a hook is user code; it must not end this thread
                 kind = type(error).__name__
                 log.exception("A hook for message %r raised %s; the verdict stands.", hook.message.id, kind, extra=_told(hook))
@@ -88,8 +124,8 @@ class Hooks(HookCaller):
 class IsolatedHooks(HookCaller):
     """Calls the hooks of one consumer in another process."""
 
-    def __init__(self, consumer: wire.Consumer, template: "Template") -> None:
-        super().__init__(has_on_retry=consumer.has_on_retry, has_on_dlq=consumer.has_on_dlq)
+    def __init__(self, consumer: wire.Consumer, template: "Template", is_traced: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(has_on_retry=consumer.has_on_retry, has_on_dlq=consumer.has_on_dlq, is_traced=is_traced)
         self._consumer, self._template = consumer, template
         self._process: WorkerProcess | None = None
         self._is_closing = False

@@ -251,7 +251,7 @@ class TaskWorkers(_Here):
             took = time.monotonic_ns() - began
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
             took = time.monotonic_ns() - began
-            failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, raised)
+            failure = self._call.timed_out(delivery) if limit.expired() else self._call.failed(delivery, raised)
             error = raised
             await self._failure_hooks.call_async(delivery, failure, error)
         self._results.append((delivery, failure, error, took))

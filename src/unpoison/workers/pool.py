@@ -61,6 +61,8 @@ class IsolatedWorkers:
         self._results: list[Result] = []
         self._start_backoff = StartBackoff(consumer.options, settings.start_timeout)
         self._is_closing = False
+        self.is_traced = False
+        """Whether workers have set up tracing."""
         self._pace = Pace(consumer.options)
         self._watch = Watch(consumer.options)
         self._waiting = Dispatch(consumer.options, self._pace, self._watch, settings.recycle_messages)
@@ -186,8 +188,9 @@ class IsolatedWorkers:
     def _listen(self, worker: PooledWorker) -> None:
         for said in worker.process.said():
             match said:
-                case wire.Ready():
-                    worker.ready = True
+                case wire.Ready(is_traced):
+                    worker.is_ready(is_traced=is_traced)
+                    self.is_traced = self.is_traced or is_traced
                     self._start_backoff.worked()
                     self._trust.prepare(worker)
                 case wire.Broken(text):

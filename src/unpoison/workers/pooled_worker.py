@@ -277,6 +277,12 @@ class PooledWorker:
             return WorkerEnd.TIMEOUT
         return WorkerEnd.CRASH if self.process.was_killed else WorkerEnd.EXIT
 
+    def is_ready(self, *, is_traced: bool) -> None:
+        """It may be given messages: whole deliveries if it traces, since the sender's context is in their headers."""
+        self.ready = True
+        if is_traced and isinstance(self.assignments, BatchAssignments):
+            self.assignments.needs_delivery = True
+
     @property
     def is_able(self) -> bool:
         """Whether it can be given anything."""
