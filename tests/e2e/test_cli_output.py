@@ -13,6 +13,7 @@ from unpoison import App
 
 EVERY_WAY = """
 import ctypes, os, subprocess, sys
+from unpoison import App
 
 print("imported")
 app = App("sqlite:///shop.db")

@@ -19,6 +19,7 @@ ON = ("--url", URL)
 ME = f"{getpass.getuser()}@{socket.gethostname()}"
 NOBODY = {"SUDO_USER": ""}
 APP = """
+from unpoison import App
 
 app = App({url!r}, store={store!r})
 
@@ -147,6 +148,7 @@ def test_a_consumer_that_starts_while_its_source_is_paused_starts_no_message(sho
 
 FAILING = """
 import os
+from unpoison import App
 from unpoison.control.options import Breaker
 
 app = App({url!r})

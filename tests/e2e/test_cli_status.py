@@ -16,6 +16,7 @@ from unpoison.store.port import OPEN, OPERATOR, ConsumerSign, Pause, SharedCircu
 
 URL = "sqlite:///shop.db"
 APP = """
+from unpoison import App
 
 app = App({url!r}{store})
 

@@ -18,6 +18,7 @@ URL = "sqlite:///shop.db"
 SHOP = """
 import os, socket, time
 from pathlib import Path
+from unpoison import App
 
 app = App({url!r}, metrics_port=0)
 

@@ -42,6 +42,7 @@ def test_ctrl_c_during_the_import_of_the_app_shows_no_traceback_and_leaves_no_pr
 
 TWICE = """
 import logging, os, pathlib, signal, time
+from unpoison import App
 
 app = App("sqlite:///shop.db", grace=3600)
 messages = []

@@ -7,6 +7,7 @@ from unpoison import App
 
 SHOP = """
 import functools
+from unpoison import App
 
 app = App("sqlite:///shop.db")
 
@@ -55,7 +56,7 @@ def test_a_handler_in_a_worker_process_that_returns_its_work_is_a_bug_and_not_do
 
 HOOKED = """
 import asyncio
-from unpoison import PoisonPillHandler
+from unpoison import App, PoisonPillHandler
 
 app = App("sqlite:///shop.db")
 pool = None

@@ -35,6 +35,7 @@ def report(message, metadata, error):
 
 HARM = """
 import asyncio, os, time
+from unpoison import App, Backoff
 from unpoison.worker import on_failure
 
 app = App("sqlite:///shop.db")

@@ -12,6 +12,7 @@ from unpoison import App
 from unpoison.flow.code_version import installed_version
 
 APP = """
+from unpoison import App
 
 app = App("sqlite:///shop.db")
 

@@ -12,7 +12,7 @@ BEFORE = """
 import asyncio, contextlib, io, locale, os, signal, sys, threading
 from pathlib import Path
 os.environ["KEPT"] = "1"
-from unpoison.worker.health import Health
+from unpoison.worker.health import REVERSIBLE, Health
 health = Health()
 told = os.fdopen(os.dup(2), "w")  # standard error may be closed by then
 """

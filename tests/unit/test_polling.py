@@ -10,6 +10,7 @@ from tests.unit.scraping import scraped
 from unpoison.brokers.memory import MemoryBroker
 from unpoison.errors import BrokerUnavailable, ConfigError, StoreUnavailable
 from unpoison.model.message import Outgoing
+from unpoison.observing import depths as reads
 from unpoison.observing import polling
 from unpoison.observing.depths import ASK_LIMIT_EVERY, BrokerDepths, StoredLetters
 from unpoison.observing.metrics import Metrics
@@ -80,7 +81,7 @@ def clock(monkeypatch):
     for name, value in {"clock_of_test": clock, "takes": 0.0, "fails": "", "opens": 0, "asks": 0, "hangs": None}.items():
         monkeypatch.setattr(Watched, name, value)
     monkeypatch.setattr(Watched, "limits_asked", 0)
-    monkeypatch.setattr(polling, "broker_for", Watched)
+    monkeypatch.setattr(reads, "broker_for", Watched)
     return clock
 
 
@@ -244,7 +245,7 @@ def test_what_is_wrong_with_a_url_ends_no_consumer(depths, clock, monkeypatch):
     def refused(_):
         raise ConfigError("no such broker")
 
-    monkeypatch.setattr(polling, "broker_for", refused)
+    monkeypatch.setattr(reads, "broker_for", refused)
     depths.watch(View())
     depths.step()
     assert depths.errors == {"orders": 1}

@@ -19,9 +19,9 @@ from unpoison.model.message import Delivery, Message
 from unpoison.model.verdict import ErrorClassification
 from unpoison.testing.running import Journal
 from unpoison.tracing import verdicts as tracing_verdicts
+from unpoison.tracing.judged import Judged
 from unpoison.tracing.sends import beside
 from unpoison.tracing.spans import Tracing, attributes_of, trace_id_of
-from unpoison.tracing.verdicts import Judged
 from unpoison.workers import hooks
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -204,6 +204,20 @@ def test_a_context_that_the_sender_has_set_stays_and_is_used(recorded, name):
     assert seen == [{name: PARENT, "tenant": "acme"}]
     assert (sent.kind, sent.links) == ("CLIENT", [PARENT_SPAN])
     assert (process.parent, process.trace, process.links) == (PARENT_SPAN, TRACE, [PARENT_SPAN])
+
+
+def test_what_is_current_in_a_worker_is_no_parent_of_its_messages(recorded):
+    app = new_app()
+
+    @app.on_worker_start
+    def start():
+        context.attach(propagate.extract({"traceparent": PARENT}))
+
+    consuming(app)(sync_handler)
+    app.publish("orders", {}, id="o-1", headers={"traceparent": "garbage"})
+    app.run(until_empty=True)
+    process = recorded.spans.one("process orders")
+    assert (process.parent, process.links, process.trace) == (None, [], f"0x{trace_id_of('orders', 'o-1'):032x}")
 
 
 @pytest.mark.parametrize(
@@ -418,6 +432,8 @@ def test_nobody_else_pays_for_it(tmp_path):
     """The API is not even imported, and where it is but no SDK is set up, handlers are called and messages sent as they are."""
     program = """
 import sys
+from unpoison import App
+from unpoison.model.message import Delivery
 app = App("memory://")
 @app.consumer("orders", isolation="inline")
 def handle(order: dict, delivery: Delivery):
@@ -426,6 +442,7 @@ app.publish("orders", {})
 assert app.run(until_empty=True).total.done == 1
 assert not any(name.startswith("opentelemetry") for name in sys.modules)
 import opentelemetry.trace
+from unpoison.tracing.spans import Tracing
 assert Tracing.found("memory://", "orders") is None
 app.publish("orders", {})
 assert app.run(until_empty=True).total.done == 1

@@ -10,31 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from unpoison.model import verdict
 from unpoison.model.failure import Failure
 from unpoison.model.message import Message
 from unpoison.port.broker_url import masked_text
 from unpoison.reporting.observer import Event
+from unpoison.tracing.judged import Judged
 from unpoison.tracing.spans import Begun, Tracing, context_in, harmless, mark_failed
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """What was decided, as the span tells it. `at` is in nanoseconds since 1970."""
-
-    verdict: str
-    reason: str
-    at: int
-    attempt: int
-    replays: int
-    classification: str
-    delay: float | None = None
-    charged: bool = True
-    letter_id: str | None = None
 
 
 def judged(event: Event, letter_id: str | None, at: int) -> Judged:

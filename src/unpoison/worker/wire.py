@@ -17,7 +17,7 @@ import msgspec
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.model.failure import Failure
 from unpoison.model.message import UNTRIED, Delivery, Message, MessageMetadata
-from unpoison.tracing.verdicts import Judged
+from unpoison.tracing.judged import Judged
 
 PACKET = 128 * 1024
 _INLINE, _FILE = b"i", b"f"

@@ -19,8 +19,9 @@ from unpoison.errors import UnpoisonError
 from unpoison.model import verdict
 from unpoison.model.events import fields
 from unpoison.reporting.observer import Event
+from unpoison.tracing.judged import Judged
 from unpoison.tracing.spans import Tracing
-from unpoison.tracing.verdicts import Judged, judged
+from unpoison.tracing.verdicts import judged
 from unpoison.tracing.verdicts import told as making_spans
 from unpoison.worker import wire
 from unpoison.worker.call import CLOSING, Awaiting, call_hook
