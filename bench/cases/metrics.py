@@ -20,7 +20,7 @@ from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
 from unpoison.observing.metrics import Metrics
 
-MESSAGES = 400_000
+MESSAGES = 300_000
 KINDS = {"process": "isolated worker", "inline": "inline"}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-SHOWN_ONLY = ("text", "ini", "json", "toml", "yaml", "sql")
+SHOWN_ONLY = ("text", "ini", "json", "toml", "yaml", "sql", "promql")
 KNOWN = ("python", "console", "shell", *SHOWN_ONLY)
 
 _FENCE = re.compile(r"^(?P<margin> *)(?P<ticks>`{3,})(?P<language>[\w-]*)[^`]*$")
