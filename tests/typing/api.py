@@ -23,6 +23,7 @@ from unpoison import (
     MessageMetadata,
     Permanent,
     PoisonPillHandler,
+    Redact,
     RetryLater,
     RunResult,
     Selection,
@@ -45,7 +46,7 @@ class Parcel(TypedDict):
     weight: float
 
 
-app = App("sqlite:///shop.db")
+app = App("sqlite:///shop.db", redact=["body.customer.email", Redact("body.card.cvv", action="drop", searchable=False)])
 
 
 @app.consumer("orders", max_attempts=5, backoff=Backoff.exponential(base=1, max=60), timeout=300)

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import subprocess
+import uuid
 from array import array
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.contract.labs import SQLiteLab
 from tests.unit.filtering import letter
@@ -142,6 +145,57 @@ def test_what_a_drop_rule_hits_is_not_kept_and_the_rest_is(url, tmp_path, monkey
     with store._database.reading() as run:
         assert run("select count(*) from unpoison_letter_originals", ()).fetchall()[0][0] == 0
     store.close()
+
+
+texts = st.text(max_size=30) | st.just(CANARY)
+hostile_bodies = st.binary(max_size=300) | st.dictionaries(texts, st.integers() | texts, max_size=4).map(
+    lambda value: json.dumps({"customer": {"email": CANARY, **value}}).encode()
+)
+hostile = st.builds(
+    lambda body, native, headers, **facts: WholeLetter(
+        letter=letter(body=body, **facts),
+        native=native,
+        headers=tuple((name, value.encode("utf-8", "ignore")) for name, value in headers),
+    ),
+    body=hostile_bodies,
+    native=st.none() | st.binary(max_size=40),
+    headers=st.lists(st.tuples(texts, texts), max_size=2),
+    error=texts,
+    traceback=texts,
+    key=st.none() | texts,
+    message_id=texts,
+    attempts=st.integers(0, 10**30),
+    replays=st.integers(0, 5),
+    last_failed_at=st.floats(),
+    note=st.none(),
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two stores: one with rules and one without."""
+    with pytest.MonkeyPatch.context() as patch:
+        stores = [
+            store_at(f"sqlite:///{tmp_path_factory.mktemp('pair')}/{number}.db", patch, *rules)
+            for number, rules in enumerate(([*RULES, "pattern:email", r"pattern:\d{3}"], ()))
+        ]
+        yield stores
+    for store in stores:
+        store.close()
+
+
+@given(hostile, st.booleans())
+def test_an_original_is_exactly_what_a_store_without_rules_would_give(pair, each, has_identity):
+    each = msgspec.structs.replace(
+        each, has_identity=has_identity, letter=msgspec.structs.replace(each.letter, id=uuid.uuid4().hex)
+    )
+    found = []
+    for store in pair:
+        assert store.put([each]).new == 1
+        (last,) = store.page(order=Order.ARRIVAL, limit=1).letters
+        found.append(store.original(last))
+    by_rules, plain = (msgspec.structs.replace(whole, letter=msgspec.structs.replace(whole.letter, id="")) for whole in found)
+    assert repr(by_rules) == repr(plain)  # NaN is not equal to itself
 
 
 # Keys

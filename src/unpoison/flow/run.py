@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
-from unpoison.flow.collecting import Collecting
 from unpoison.flow.consumer import Consumer
 from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
@@ -209,6 +208,8 @@ class Run:
             if consumer is None:
                 return
             if app.settings.collect:
+                from unpoison.flow.collecting import Collecting  # noqa: PLC0415 - only for letters that are collected
+
                 collecting = Collecting(app.settings, options.source)
                 collecting.start()
             self._consumers.append(consumer)

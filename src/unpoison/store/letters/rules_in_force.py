@@ -36,8 +36,15 @@ class RulesChanged(Exception):
 
 
 def read(run: Execute) -> InForce:
+    """Raises ConfigError if what is there cannot be read: then nothing can be stored as it has to be."""
     rules, key_ids, revision = run(_READ, ()).fetchall()[0]
-    return InForce(rules_from(json.loads(rules)), tuple(json.loads(key_ids)), int(revision))
+    try:
+        return InForce(rules_from(json.loads(rules)), tuple(json.loads(key_ids)), int(revision))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"The rules for redaction in this store are damaged ({error}): somebody has changed the table unpoison_redaction. "
+            f"Restore its row from a backup."
+        ) from None
 
 
 def check(run: Execute, revision: int) -> None:
