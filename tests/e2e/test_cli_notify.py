@@ -94,7 +94,7 @@ def test_a_server_that_does_not_answer_delays_no_message_and_the_end_only_for_a_
         shop(tmp_path, hooks, b"bug", *[b"1"] * 50).close()
         ended = unpoison("run", "shop:app", "--until-empty", cwd=tmp_path)
         assert (ended.code, ended.text.count("shipped"), hooks.taken) == (0, 50, [])
-        assert "1 notice could not be sent within 2 s, and is given up." in ended.err
+        assert "1 notice could not be sent within 2 s after the end of the run." in ended.err
     finally:
         freed.set()
 
@@ -158,6 +158,34 @@ def test_a_pause_by_a_person_and_one_by_a_bad_deploy_are_told_after_a_minute_and
     assert by_source["parcels"]["todo"][0]["command"] == "unpoison resume parcels --app shop:app"
     assert by_source["orders"]["title"] == "'orders' is paused: too many dead letters"
     assert by_source["orders"]["counts"]["would_be_dead"] >= 10
+    app.close()
+
+
+BILLING = """
+import os
+from unpoison import RetryLater, Breaker
+
+@app.consumer("bills", breaker=Breaker())
+def pay(bill: bytes):
+    if bill.startswith(b"pay") and not os.path.exists("billing-is-up"):
+        raise RetryLater(1, dependency="billing")
+"""
+
+
+@pytest.mark.long
+def test_an_outage_and_its_end_are_told_while_other_messages_go_on(tmp_path, hooks):
+    app = shop(tmp_path, hooks)
+    (tmp_path / "shop.py").write_text((tmp_path / "shop.py").read_text() + BILLING)
+    mixed = [body for number in range(20) for body in (b"pay %d" % number, b"other", b"other", b"other")]
+    app.publish_many("bills", mixed)
+    with consumer(tmp_path):
+        wait_until(lambda: hooks.kinds() == ["outage"], lambda: f"{hooks.kinds()}", patience=60)
+        (tmp_path / "billing-is-up").touch()
+        wait_until(lambda: "outage-over" in hooks.kinds(), lambda: f"{hooks.kinds()}", patience=90)
+    assert hooks.kinds() == ["outage", "outage-over"]
+    began, ended = hooks.taken
+    assert (began["title"], began["counts"]["messages"] >= 10) == ("'bills': billing is down", True)
+    assert ended["title"] == "'bills': the outage of billing is over"
     app.close()
 
 

@@ -1,14 +1,20 @@
 """What does the observer keep of what it hears, and does what it tells fit together? With real reports and a real server."""
 
+import sqlite3
+import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
-from tests.notified import PLACE, webhooks
+from tests.notified import PLACE, notice, webhooks
 from tests.unit.stores import Clock
+from unpoison import App
+from unpoison.app import runnable
 from unpoison.control.changes import Expiring, OperatorPause, Paused
 from unpoison.errors import BrokerUnavailable
+from unpoison.flow.run import Run
 from unpoison.flow.settling import SettlementBuilder
 from unpoison.model.backoff import Limits
 from unpoison.model.failure import Crash, Failure
@@ -21,6 +27,7 @@ from unpoison.notifying.limits import MOST, MOST_OF_LETTERS, WINDOW
 from unpoison.notifying.notifier import MOST_QUEUED, Notifier
 from unpoison.notifying.targets import targets_of
 from unpoison.notifying.watching import PAUSED_FOR
+from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report
 from unpoison.store.choice import database_for
 from unpoison.store.notices import ToldNotices
@@ -215,3 +222,67 @@ def test_a_fleet_tells_one_summary_in_ten_minutes(hooks, tmp_path, by_hand):
         by_hand(observer)
     assert hooks.kinds().count("new-group") <= 2 * MOST_OF_LETTERS, "six in each ten minutes"
     assert hooks.kinds().count("summary") == 1
+
+
+class Ending(Observer):
+    def __init__(self):
+        self.ends = 0
+
+    def ended(self):
+        self.ends += 1
+        raise OSError("the disk is full")
+
+
+def test_observers_are_told_once_that_the_run_is_over_and_one_that_fails_costs_no_other_one(hooks, caplog):
+    apps = [App("memory://", notify=[hooks.url]), App("memory://")]
+    for number, app in enumerate(apps):
+
+        @app.consumer(f"orders-{number}", isolation="inline", max_attempts=1)
+        def fail(order: bytes):
+            raise KeyError("piano")
+
+        app.publish(f"orders-{number}", b"1")
+    ending = Ending()
+    run = Run([runnable(app) for app in apps], observers=[ending])
+    run.serve(until_empty=True)
+    assert (ending.ends, run.result().total.dead) == (1, 2)
+    assert [(each["kind"], each["source"]) for each in hooks.taken] == [("new-group", "orders-0")]
+    assert "Ending.ended failed; messages are not affected." in caplog.text
+
+
+def test_an_app_that_notifies_nobody_loads_nothing_of_it():
+    code = "import sys, unpoison.cli.run; print([name for name in sys.modules if 'notifying' in name or name == 'smtplib'])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def sent_by_subject(folder):
+    with closing(sqlite3.connect(folder / "fleet.db")) as file:
+        return dict(file.execute("select subject, is_sent from unpoison_notices where subject like 'group|%'").fetchall())
+
+
+def test_the_store_knows_what_was_sent_and_what_a_summary_tells(hooks, tmp_path):
+    claims = Claims(ToldNotices(database_for(f"sqlite:///{tmp_path}/fleet.db", is_queue=True), "a:1"))
+    claims.granted([])
+    for _ in range(MOST_OF_LETTERS - 1):
+        assert claims.has_room(notice())
+    observer = notifier(hooks, claims)
+    for number in range(2):
+        for event in events(1, type_name=lambda _, number=number: named(number)):
+            observer.failed("orders", event, None)
+    observer.ended()
+    assert sorted(hooks.kinds()) == ["new-group", "summary"]
+    assert list(sent_by_subject(tmp_path).values()) == [1, 1]
+
+
+def test_a_store_that_hangs_does_not_hold_up_the_end(hooks, monkeypatch, caplog):
+    monkeypatch.setattr(notifying, "LAST", 0.3)
+    freed, claims = threading.Event(), Claims(None)
+    monkeypatch.setattr(claims, "close", lambda: freed.wait(30))
+    observer = notifier(hooks, claims)
+    for event in events(1):
+        observer.failed("orders", event, None)
+    observer.ended()
+    assert not freed.is_set()
+    assert "What was sent could not be noted in the store within 0.3 s" in caplog.text
+    freed.set()
+    observer._thread.join()

@@ -20,7 +20,7 @@ Isolation = Literal["process", "thread", "inline"]
 Tombstones = Literal["handle", "skip"]
 
 
-_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-zA-Z][a-zA-Z0-9+.-]*:)")
+_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
 """A comma only where another URL begins: a list of mail addresses has commas too."""
 
 

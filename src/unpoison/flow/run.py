@@ -116,15 +116,22 @@ class Run:
             for thread in threads:
                 thread.join()
         finally:
+            self._end_observers()
             gc.set_threshold(*collected)
             for number, handler in before.items():
                 signal.signal(number, handler)
             for app in self._apps:
                 app.close()
-            for observer in {id(each): each for observers in self._observers.values() for each in observers}.values():
-                observer.ended()
         if self._crashed:
             raise _in_one(self._crashed)
+
+    def _end_observers(self) -> None:
+        """While signals are still caught: what they have to tell may take a moment."""
+        for observer in {id(each): each for observers in self._observers.values() for each in observers}.values():
+            try:
+                observer.ended()
+            except Exception:  # as in Report: it costs its own news, and nothing else
+                log.exception("%s.ended failed; messages are not affected.", type(observer).__name__)
 
     def _wait(self) -> bool:
         """Wait for a short while, or until something happened. True if a consumer ended."""
