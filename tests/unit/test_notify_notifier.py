@@ -68,7 +68,7 @@ def by_hand(monkeypatch):
         def end(observer):
             changed.undo()
             observer._start()
-            observer.ended()
+            observer.close()
 
         yield end
 
@@ -89,7 +89,7 @@ def test_dead_letters_are_told_and_retries_and_successes_are_not(hooks):
     assert observer._thread is None, "no news, no thread"
     for event in events(3):
         report.failed(event, f"orders-{event.delivery.id}")
-    observer.ended()
+    observer.close()
     (told,) = hooks.taken
     assert (told["kind"], told["counts"], told["letter_id"]) == ("new-group", {"dead": 3}, "orders-order-0")
 
@@ -100,7 +100,7 @@ def test_a_crash_that_is_retried_counts_as_a_death(hooks):
     died = {"classification": lambda _: ErrorClassification.CRASH, "crash": lambda _: Crash(signal="SIGSEGV")}
     for event in events(5, limit=5, **died):
         report.failed(event)
-    observer.ended()
+    observer.close()
     assert hooks.kinds() == ["crash-loop"]
 
 
@@ -108,7 +108,7 @@ def test_a_letter_that_was_given_up_barely_is_told_with_the_group_that_it_has(ho
     observer = notifier(hooks)
     failure = Failure(classification=ErrorClassification.LOST, rule="lost", type_name="unpoison.Lost", text="")
     observer.given_up("orders", Delivery(0, "orders", "order-0", BODY), failure)
-    observer.ended()
+    observer.close()
     assert hooks.taken[0]["fingerprint"].startswith("2-")
 
 
@@ -140,7 +140,7 @@ def test_a_pause_is_told_after_a_minute_and_a_broker_that_comes_back_is_told(hoo
     wait_until(lambda: len(hooks.taken) == 3, lambda: f"{hooks.kinds()}")
     observer.found_broker("orders")
     wait_until(lambda: len(hooks.taken) == 4, lambda: f"{hooks.kinds()}")
-    observer.ended()
+    observer.close()
     assert hooks.kinds()[1:] == ["paused", "paused", "resumed"]
     assert "hush" not in f"{hooks.taken}"
 
@@ -152,7 +152,7 @@ def test_ten_thousand_new_groups_are_a_handful_of_notices_also_with_a_store(hook
     report = Report(observers=[observer])
     for event in flood:
         report.failed(event)
-    observer.ended()
+    observer.close()
     assert 1 <= len(hooks.taken) <= MOST_OF_LETTERS + 1
     assert set(hooks.kinds()) <= {"new-group", "growing", "summary"}
     assert hooks.of("new-group")[0]["counts"]["notices"] >= 1_000
@@ -184,7 +184,7 @@ def test_a_fault_in_making_a_notice_is_logged_once_and_the_next_one_is_told(hook
     monkeypatch.setattr(observer._watch, "due", failing)
     observer.controlled("orders", [Expiring(10, 20)], 0.0)
     wait_until(lambda: hooks.taken, lambda: "nothing was told")
-    observer.ended()
+    observer.close()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
@@ -195,7 +195,7 @@ def test_the_end_waits_for_a_server_that_is_silent_only_for_a_moment(hooks, capl
     observer = notifier(hooks)
     for event in events(1):
         observer.failed("orders", event, None)
-    observer.ended()
+    observer.close()
     freed.set()
     assert "1 notice could not be sent within 0.3 s" in caplog.text
 
@@ -228,7 +228,7 @@ class Ending(Observer):
     def __init__(self):
         self.ends = 0
 
-    def ended(self):
+    def close(self):
         self.ends += 1
         raise OSError("the disk is full")
 
@@ -269,7 +269,7 @@ def test_the_store_knows_what_was_sent_and_what_a_summary_tells(hooks, tmp_path)
     for number in range(2):
         for event in events(1, type_name=lambda _, number=number: named(number)):
             observer.failed("orders", event, None)
-    observer.ended()
+    observer.close()
     assert sorted(hooks.kinds()) == ["new-group", "summary"]
     assert list(sent_by_subject(tmp_path).values()) == [1, 1]
 
@@ -281,7 +281,7 @@ def test_a_store_that_hangs_does_not_hold_up_the_end(hooks, monkeypatch, caplog)
     observer = notifier(hooks, claims)
     for event in events(1):
         observer.failed("orders", event, None)
-    observer.ended()
+    observer.close()
     assert not freed.is_set()
     assert "What was sent could not be noted in the store within 0.3 s" in caplog.text
     freed.set()

@@ -79,6 +79,7 @@ def test_an_app_refuses_what_cannot_work_and_shows_none_of_its_targets():
         App("memory://", notify=SLACK)
     with pytest.raises(ConfigError, match="notify_link must be the address of a page"):
         App("memory://", notify_link="javascript:alert(1)")
+    assert settings_from({"url": "memory://", "notify": ()}, {"UNPOISON_NOTIFY": SLACK}).notify == ()
     app = App("memory://", notify=[SLACK, MAIL])
     assert app.settings.notify == (SLACK, MAIL)
     assert "SECRET" not in repr(app.settings)
@@ -87,8 +88,8 @@ def test_an_app_refuses_what_cannot_work_and_shows_none_of_its_targets():
 
 @pytest.mark.parametrize("between", [",", " ", "\n", " , ", ",\n"])
 def test_a_variable_has_several_urls_separated_by_commas_or_spaces(between):
-    settings = settings_from({"url": "memory://"}, {"UNPOISON_NOTIFY": f" {SLACK}{between}{MAIL}{between}http://h/a,b "})
-    assert settings.notify == (SLACK, MAIL, "http://h/a,b")
+    settings = settings_from({"url": "memory://"}, {"UNPOISON_NOTIFY": f" {SLACK}{between}{MAIL}{between}http://h/a,b:c "})
+    assert settings.notify == (SLACK, MAIL, "http://h/a,b:c")
 
 
 def test_what_a_server_says_is_shown_without_what_is_secret():
@@ -96,11 +97,14 @@ def test_what_a_server_says_is_shown_without_what_is_secret():
     assert harmless("no such hook /services/T0AAAA/B0BBBB/XYZSECRET", slack) == "no such hook ***"
     assert "XYZSECRET" not in harmless("token XYZSECRET is invalid", slack)
     assert harmless("bad login s3cr@t for ada", mail) == "bad login *** for ada"
+    (escaped,) = targets_of(["https://h/SECRET%20PATH"])
+    assert harmless("nothing at SECRET PATH", escaped) == "nothing at ***"
     said = harmless("https://h/in?key=QUERYSECRET: QUERYSECRET with hush-hush", hook)
     assert not {"QUERYSECRET", "hush-hush"} & set(said.replace(":", " ").split())
 
 
 def test_slack_urls_are_masked_in_any_text():
     assert "XYZSECRET" not in masked(SLACK)
+    assert masked("https://hooks.slack.com:443/services/SECRET") == "https://hooks.slack.com:443/***"
     assert masked("slack+https://h/SECRET") == "slack+https://h/***"
     assert shown("nonsense") == "***"

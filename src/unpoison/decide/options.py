@@ -22,7 +22,7 @@ Tombstones = Literal["handle", "skip"]
 LOOPBACK = "127.0.0.1"
 
 
-_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-zA-Z][a-zA-Z0-9+.-]*:)")
+_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
 """A comma only where another URL begins: a list of mail addresses has commas too."""
 
 

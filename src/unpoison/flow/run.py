@@ -143,12 +143,13 @@ class Run:
             for thread in threads:
                 thread.join()
         finally:
+            for report in self._reports.values():
+                report.close()  # while signals are still caught: what observers have to tell may take a moment
             gc.set_threshold(*collected)
             for number, handler in before.items():
                 signal.signal(number, handler)
             for app in self._apps:
                 app.close()
-                self._reports[id(app)].close()
             self._monitoring.close()
         if self._crashed:
             raise _in_one(self._crashed)

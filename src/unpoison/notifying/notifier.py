@@ -121,8 +121,8 @@ class Notifier(Observer):
         self._thread.join(LAST)
         left = sum(delivering.join() for delivering in self._deliveries)
         if left or self._thread.is_alive():
-            said = counted(left, "notice") if left else "The last notices"
-            log.warning("%s could not be sent within %s, and is given up.", said, in_words(LAST), extra=fields("notify-left"))
+            said = f"{counted(left, 'notice')} could not be sent" if left else "What was sent could not be noted in the store"
+            log.warning("%s within %s after the end of the run.", said, in_words(LAST), extra=fields("notify-left"))
 
     # In the thread of the notifier
 

@@ -33,7 +33,7 @@ _HIDDEN_IN_TEXT = re.compile(rf"""(?<![\w?&.-])({_NAMES}['"]?\s*(?:=\s*|:\s*(?=[
 _EXAMPLES = ("://user:password@", "://name:password@")
 """How our own messages say what a URL looks like."""
 
-_SECRET_PATH = re.compile(r"slack\+https?://|https?://(?:[^/@]*@)?hooks\.slack\.com/", re.IGNORECASE)
+_SECRET_PATH = re.compile(r"slack\+https?://|https?://(?:[^/@]*@)?hooks\.slack\.com(?::\d+)?/", re.IGNORECASE)
 """Addresses of which whoever knows the path may write there."""
 
 _TOKENS = ("nats", "tls")
