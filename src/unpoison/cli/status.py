@@ -1,8 +1,12 @@
 """`unpoison status`: what waits at the broker, who consumes it, and what stands in the way."""
 
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
+from itertools import count
 
 import click
 
@@ -32,7 +36,7 @@ WATCH_EVERY = 2.0
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1)
 @fleet_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--watch", is_flag=True, help="Show it again every 2 seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again every 2 seconds, with rates, until q or Ctrl-C.")
 def command(sources: Sequence[str], app: str | None, url: str | None, store: str | None, as_json: bool, watch: bool) -> None:
     """Show what waits at the broker, what is paused or down and why, and which consumers live. Changes nothing.
 
@@ -43,9 +47,13 @@ def command(sources: Sequence[str], app: str | None, url: str | None, store: str
     if watch and as_json:
         raise click.UsageError("--json prints one document, and --watch never ends. Leave out one of them.")
     chosen = fleet(app, url, store)
-    found, trouble = _seen(chosen, sources, is_given=store is not None)
+    seen = partial(_seen, chosen, sources, is_given=store is not None)
+    if watch and is_live():
+        _watch_live(chosen, seen)
+        return
+    found, trouble = seen()
     if watch:
-        _watch(chosen, sources, is_given=store is not None)
+        _watch(chosen, seen)
         return
     if as_json:
         _print_json(chosen, found, trouble)
@@ -53,6 +61,14 @@ def command(sources: Sequence[str], app: str | None, url: str | None, store: str
         _print(chosen, found)
     if trouble is not None:
         raise trouble
+
+
+Seen = Callable[[], tuple[list[SourceStatus], StoreUnavailable | None]]
+
+
+def is_live() -> bool:
+    """Whether standard output is a terminal that can draw over itself."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _seen(chosen: Fleet, sources: Sequence[str], *, is_given: bool) -> tuple[list[SourceStatus], StoreUnavailable | None]:
@@ -64,18 +80,34 @@ def _seen(chosen: Fleet, sources: Sequence[str], *, is_given: bool) -> tuple[lis
     return statuses(chosen.url, named, known, time.time()), trouble
 
 
-def _watch(chosen: Fleet, sources: Sequence[str], *, is_given: bool) -> None:
-    """Until Ctrl-C. A broker or a store that goes away is told, and asked again: it may be what is being watched for."""
-    screen = console()
+def _watch_live(chosen: Fleet, seen: Seen) -> None:
+    """On a terminal. What cannot be asked at the first look ends it, as without --watch."""
+    from unpoison.cli.status_watch import Look, Place, watch  # noqa: PLC0415 - only where it is used
+
+    looks = count()
+
+    def look() -> Look:
+        is_first = next(looks) == 0
+        try:
+            return Look(*seen())
+        except UnpoisonError as error:
+            if is_first:
+                raise
+            return Look((), error)
+
+    place = Place(chosen.url, chosen.store, chosen.shown, chosen.named, NO_SOURCES)
+    watch(place, look, console(), WATCH_EVERY)
+
+
+def _watch(chosen: Fleet, seen: Seen) -> None:
+    """In a pipe, until Ctrl-C. A broker or a store that goes away is told, and asked again: it may be what is watched for."""
     with suppress(KeyboardInterrupt):
         while True:
             trouble: UnpoisonError | None
             try:
-                found, trouble = _seen(chosen, sources, is_given=is_given)
+                found, trouble = seen()
             except UnpoisonError as error:
                 found, trouble = [], error
-            if screen.is_terminal:
-                screen.clear()
             click.echo(f"{moment(time.time())}, again every {WATCH_EVERY:g} s until Ctrl-C\n")
             if found or trouble is None:
                 _print(chosen, found)

@@ -18,6 +18,7 @@ from rich.text import Text
 from unpoison.cli.fleet import STORE_EXAMPLE
 from unpoison.cli.screen import GAP, age, ago, moment
 from unpoison.cli.source_status import SourceStatus
+from unpoison.cli.status_rates import SourceRates
 from unpoison.control.admission import TooManyDead
 from unpoison.control.evidence import Evidence
 from unpoison.model.wording import counted, one_line
@@ -41,38 +42,79 @@ _LOUD, _BAD, _PLAIN = "bold red", "yellow", ""
 
 def show(screen: Console, found: Sequence[SourceStatus], named: str) -> None:
     """`named` are the options that another command needs to name the same fleet."""
-    screen.print(_table(found, screen.width))
+    table, *others = page(found, screen.width, named, wraps=screen.is_terminal)
+    screen.print(table)
+    for each in others:
+        screen.print(each, soft_wrap=isinstance(each, Text))
+
+
+def page(
+    found: Sequence[SourceStatus],
+    width: int,
+    named: str,
+    *,
+    wraps: bool = True,
+    rates: Mapping[str, SourceRates] | None = None,
+    more: Sequence[Table | Text] = (),
+) -> Iterator[Table | Text]:
+    """What is printed, piece by piece. Not wrapped, each text is one line. `more` stands above the consumers."""
+    yield _table(found, width, rates)
     told = [paragraph for status in found for paragraph in _paragraphs(status, named)]
     for each in (*_problems(found), *told, *_kept(found)):
-        screen.print(Text("\n" + _wrapped(one_line(each.text), screen), style=each.style), soft_wrap=True)
+        text = one_line(each.text)
+        yield Text("\n" + _wrapped(text, min(width, WIDEST) if wraps else len(text) + GAP), style=each.style)
         if each.command:  # on a line of its own, to be copied
-            screen.print(Text(f"      {each.command}", style="cyan"), soft_wrap=True)
+            yield Text(f"      {each.command}", style="cyan")
+    yield from more
     consumers = [each for status in found if status.store is not None for each in status.store.consumers]
     if consumers:
-        screen.print()
-        screen.print(_consumers(consumers[:MOST_CONSUMERS], found[0].now))
+        yield Text()
+        yield _consumers(consumers[:MOST_CONSUMERS], found[0].now)
 
 
-def _wrapped(text: str, screen: Console) -> str:
-    """As wide as the screen, up to WIDEST; in a pipe each text is one line."""
-    width = min(screen.width, WIDEST) if screen.is_terminal else len(text) + GAP
+def _wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, width, subsequent_indent=" " * GAP, break_on_hyphens=False, break_long_words=False)
 
 
 # The table
 
 
-def _table(found: Sequence[SourceStatus], width: int) -> Table | Text:
-    rows = [_row(status) for status in found]
-    needed = sum(max(map(cell_len, (title, *(row[title].plain for row in rows)))) + GAP for title in _TITLES) - GAP
-    if needed > width:
+def _table(found: Sequence[SourceStatus], width: int, rates: Mapping[str, SourceRates] | None = None) -> Table | Text:
+    rows = [_row(status) | ({} if rates is None else _rate_cells(rates[status.source])) for status in found]
+    titles = next((each for each in _fitting(list(rows[0])) if _needed(each, rows) <= width), None) if rows else list(_TITLES)
+    if titles is None:
         return Text("\n").join(_line(row) for row in rows)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
-    for title in _TITLES:
+    for title in titles:
         table.add_column(title, no_wrap=True, justify="left" if title in ("SOURCE", "STATE") else "right")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*(row[title] for title in titles))
     return table
+
+
+def _needed(titles: Sequence[str], rows: Sequence[Mapping[str, Text]]) -> int:
+    return sum(max(map(cell_len, (title, *(row[title].plain for row in rows)))) + GAP for title in titles) - GAP
+
+
+def _fitting(titles: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The columns, and the same without those that can be spared beside rates."""
+    yield titles
+    if "DONE/S" in titles:
+        yield [title for title in titles if title not in ("NET/S", "DELAYED", "OLDEST")]
+
+
+def _rate_cells(rates: SourceRates) -> dict[str, Text]:
+    cells = [Text(_rate(each)) for each in rates[:3]]
+    for cell, value, style in zip(cells[1:], rates[1:3], ("yellow", "red"), strict=True):
+        cell.stylize(style if value else "")
+    net = Text(NONE if rates.net is None else f"{'+' if rates.net > 0 else ''}{_rate(rates.net)}")
+    return dict(zip(("DONE/S", "FAILED/S", "DEAD/S", "NET/S"), (*cells, net), strict=True))
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value == 0 or abs(value) >= 10 else f"{value:.1f}"
 
 
 _TITLES = ("SOURCE", "STATE", "READY", "DELAYED", "RUNNING", "DEAD", "OLDEST")
@@ -102,9 +144,11 @@ def _oldest(status: SourceStatus) -> str:
 
 def _line(row: Mapping[str, Text]) -> Text:
     """A row where the screen is too narrow for the table."""
-    source, state, *counts = row.values()
+    source, state, *counts = (row[title] for title in _TITLES)
     numbers = ", ".join(f"{count.plain} {title.lower()}" for title, count in zip(_TITLES[2:-1], counts, strict=False))
-    return Text.assemble(source, ": ", state, f"\n{' ' * GAP}{numbers}, oldest {counts[-1].plain}")
+    said = Text.assemble(source, ": ", state, f"\n{' ' * GAP}{numbers}, oldest {counts[-1].plain}")
+    rates = ", ".join(f"{cell.plain} {title.lower()}" for title, cell in row.items() if title not in _TITLES)
+    return Text.assemble(said, f"\n{' ' * GAP}{rates}") if rates else said
 
 
 # What a person must know

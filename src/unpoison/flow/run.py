@@ -10,8 +10,9 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -172,7 +173,8 @@ class Run:
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
         bell, link, collecting = Bell(), None, None
         try:
-            link = _link(app.settings, options.source, bell)
+            counts = partial(self._reports[id(app)].tally, options.source)
+            link = _link(app.settings, options.source, bell, counts)
             consumer = self._start(app, options, bell, link)
             if consumer is None:
                 return
@@ -274,12 +276,12 @@ def _name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _link(settings: Settings, source: str, bell: Bell) -> StoreLink | None:
+def _link(settings: Settings, source: str, bell: Bell, counts: Callable[[], Tally]) -> StoreLink | None:
     """The connection of a consumer to its fleet, if the app has a store."""
     if not settings.store:
         return None
     store = store_for(settings.store)
-    return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create)
+    return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create, counts=counts)
 
 
 def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:

@@ -18,6 +18,7 @@ from unpoison.errors import ConfigError, UnpoisonError
 from unpoison.flow.fleet import Answer, FleetMember, LettersPaused, LettersResumed, News, OutageOver, Snapshot, evidence_of
 from unpoison.model.events import fields
 from unpoison.reporting.control_lines import explained
+from unpoison.reporting.report import Tally
 from unpoison.store.port import ADMISSION, ConsumerSign, Pause, Shared, SharedCircuit, Store
 
 log = logging.getLogger("unpoison")
@@ -51,10 +52,12 @@ class StoreLink:
         ring: Callable[[], None],
         *,
         create: bool = True,
+        counts: Callable[[], Tally] = Tally,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._source, self._consumer, self._version = store, source, consumer, code_version
         self._ring, self._create, self._monotonic = ring, create, monotonic
+        self._counts = counts
         self._member = FleetMember(source, consumer, code_version)
         self._lock = threading.Lock()
         self._snapshot = Snapshot()
@@ -187,10 +190,15 @@ class StoreLink:
         may_add = is_taken_over and self._last is not None
         ours = [self._stored(each) for each in snapshot.circuits if may_add or each.revision]
         state = "paused" if snapshot.is_paused else "running"
-        shared = self._store.exchange(ConsumerSign(self._consumer, self._source, self._version, 0.0, 0.0, state), ours)
+        shared = self._store.exchange(self._sign(state), ours)
         at, self._told = self._monotonic(), max([self._told, *(number for number, _ in snapshot.news)])
         self._end_letters(shared)
         return snapshot, shared, at
+
+    def _sign(self, state: str) -> ConsumerSign:
+        counts = self._counts()
+        failed = counts.retried + counts.dead
+        return ConsumerSign(self._consumer, self._source, self._version, 0.0, 0.0, state, counts.done, failed, counts.dead)
 
     def _tell(self, news: News, now: float) -> None:
         match news:

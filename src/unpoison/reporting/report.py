@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from unpoison.control.changes import Change, Paused, Resumed
@@ -79,6 +79,11 @@ class Report:
     def tallies(self) -> dict[str, Tally]:
         with self._lock:
             return {self._name(source): tally for source, tally in self._tallies.items()}
+
+    def tally(self, source: str) -> Tally:
+        """The counts of one source, as they are now."""
+        with self._lock:
+            return replace(self._tallies.get(source, Tally()))
 
     def _name(self, source: str) -> str:
         return self._names.get(source, source)

@@ -83,7 +83,10 @@ class SharedCircuit(msgspec.Struct, frozen=True):
 
 
 class ConsumerSign(msgspec.Struct, frozen=True):
-    """A sign of life of one consumer of one source. The store says when it started and when it was seen last."""
+    """A sign of life of one consumer of one source. The store says when it started and when it was seen last.
+
+    `done`, `failed` and `dead` are its messages so far: those handled, starts that failed, and dead letters among them.
+    """
 
     consumer: str
     source: str
@@ -91,6 +94,9 @@ class ConsumerSign(msgspec.Struct, frozen=True):
     started_at: float
     seen_at: float
     state: str
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
 
 
 class Shared(msgspec.Struct, frozen=True):

@@ -16,14 +16,15 @@ _CIRCUIT = (
     "source, dependency, is_named, state, since, messages, samples, next_probe_at, probe_interval, told_by, revision, heard_at, "
     "rate"
 )
-_SIGN = "consumer, source, code_version, started_at, seen_at, state"
+_SIGN = "consumer, source, code_version, started_at, seen_at, state, done, failed, dead"
 
 _ADD_PAUSE = f"insert into unpoison_pauses ({_PAUSE}) values ({'?, ' * 6}?) on conflict do nothing"
 _ADD_CIRCUIT = f"insert into unpoison_circuits ({_CIRCUIT}) values ({'?, ' * 12}?) on conflict do nothing"
 _PUT_SIGN = f"""
-insert into unpoison_consumers ({_SIGN}) values (?, ?, ?, ?, ?, ?)
+insert into unpoison_consumers ({_SIGN}) values ({"?, " * 8}?)
 on conflict (source, consumer) do update
-set code_version = excluded.code_version, seen_at = excluded.seen_at, state = excluded.state
+set code_version = excluded.code_version, seen_at = excluded.seen_at, state = excluded.state,
+    done = excluded.done, failed = excluded.failed, dead = excluded.dead
 """
 
 

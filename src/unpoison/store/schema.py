@@ -2,7 +2,7 @@
 
     pauses           sources that are paused, by whom and why; one row for each kind of pause
     circuits         dependencies that are down, and when the next probe is due
-    consumers        signs of life
+    consumers        signs of life, with the counts of messages so far
     code_versions    when the store first saw each version of the code
     letters          dead letters: what they are listed, searched and sorted by
     letter_contents  what of a letter is looked at one by one: body, headers, what the broker knew
@@ -114,6 +114,12 @@ create table unpoison_letter_claims (
     no {number} primary key, claimed_by {text} not null, until double precision not null)
 """
 
+_V6 = """
+alter table unpoison_consumers add column done bigint not null default 0;
+alter table unpoison_consumers add column failed bigint not null default 0;
+alter table unpoison_consumers add column dead bigint not null default 0
+"""
+
 _V4_POSTGRESQL = (
     _V4.rstrip()
     + """;
@@ -126,7 +132,7 @@ _TYPES = {"text": "text", "bytes": "blob", "number": "integer"}
 _POSTGRESQL_TYPES = {"text": 'text collate "C"', "bytes": "bytea", "number": "bigint"}
 """In collation "C" case and order are what `filters/terms.py` says, whatever the locale of the database is."""
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES), _V4, _V5.format(**_TYPES))
+MIGRATIONS: tuple[str, ...] = (_V1, _V2.format(**_TYPES), _V3.format(**_TYPES), _V4, _V5.format(**_TYPES), _V6)
 """Entry n takes a database from version n to n + 1. Entries are only ever added."""
 MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V1,
@@ -134,6 +140,7 @@ MIGRATIONS_OF_POSTGRESQL: tuple[str, ...] = (
     _V3.format(**_POSTGRESQL_TYPES),
     _V4_POSTGRESQL,
     _V5.format(**_POSTGRESQL_TYPES),
+    _V6,
 )
 """The same for PostgreSQL."""
 

@@ -29,6 +29,8 @@ log = logging.getLogger("unpoison")
 
 SIGN_EVERY = 10.0
 """Seconds between two signs of life that are written: each is a write, and wakes consumers that wait at the same SQLite file."""
+COUNTS_EVERY = 1.5
+"""The same where its counts have changed: a consumer that is busy writes to its broker far more often."""
 ALIVE = 30.0
 """Seconds after its last sign of life for which a consumer counts as alive."""
 KEPT = 600.0
@@ -138,6 +140,8 @@ class SQLStore:
         if ours is None or not 0 <= now - ours.seen_at < SIGN_EVERY or (sign.source, sign.code_version) not in self._noted:
             return True
         if (ours.state, ours.code_version) != (sign.state, sign.code_version):
+            return True
+        if now - ours.seen_at >= COUNTS_EVERY and (ours.done, ours.failed, ours.dead) != (sign.done, sign.failed, sign.dead):
             return True
         if not _is_held(shared) and any(now - each.heard_at > FORGOTTEN for each in shared.circuits):
             return True
