@@ -139,7 +139,8 @@ def test_what_handlers_log_obeys_the_command_line(tmp_path, isolation):
         (line["level"], line["logger"], line["message"], line.get("order")) for line in lines if line["logger"] != "unpoison"
     ] == [("info", "shop", "shipping 1", 7)]
     publish(tmp_path, b"2")
-    assert re.search(r"^\d{4}-\S+ debug root: details$", run(tmp_path, "--log-level", "debug").err, re.MULTILINE)
+    told = run(tmp_path, "--log-level", "debug").err
+    assert re.search(r"^\d{4}-\S+ debug root: details \[source=orders message_id=\S+ attempt=1\]$", told, re.MULTILINE)
 
 
 def test_handlers_log_no_less_important_lines_than_asked_for(tmp_path):
@@ -196,7 +197,7 @@ def test_log_lines_of_handlers_are_in_colour_on_a_terminal_only(tmp_path):
     shown = on_terminal("run", "shop:app", "--until-empty", "--log-level", "warning", cwd=tmp_path, TERM="dumb").text
     line = next(line for line in shown.splitlines() if "careful" in line)
     assert line != COLOUR.sub("", line)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d warning careful", COLOUR.sub("", line))
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning careful \[source=orders message_id=\S+ attempt=1\]", COLOUR.sub("", line))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)

@@ -83,7 +83,7 @@ def _seen(chosen: Fleet, sources: Sequence[str], *, is_given: bool) -> tuple[lis
 
 def _watch_live(chosen: Fleet, seen: Seen) -> None:
     """On a terminal. What cannot be asked at the first look ends it, as without --watch."""
-    from unpoison.cli.status_watch import Look, watch  # noqa: PLC0415 - only where it is used
+    from unpoison.cli.status_watch import Look, Place, watch  # noqa: PLC0415 - only where it is used
 
     looks = count()
 
@@ -96,7 +96,8 @@ def _watch_live(chosen: Fleet, seen: Seen) -> None:
                 raise
             return Look((), error)
 
-    watch(chosen, look, console(), WATCH_EVERY)
+    place = Place(chosen.url, chosen.store, chosen.shown, chosen.named, NO_SOURCES)
+    watch(place, look, console(), WATCH_EVERY)
 
 
 def _watch(chosen: Fleet, seen: Seen) -> None:

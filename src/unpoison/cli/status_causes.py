@@ -5,6 +5,7 @@ Letters of the store are read, and of DLQs that can be read without side effects
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from typing import NamedTuple
 
 from unpoison.brokers import dead_letters_for
 from unpoison.cli.source_status import SourceStatus
@@ -19,6 +20,13 @@ PAGE, MOST_READ = 200, 2_000
 """Letters that are read at once, and in one look. The next look goes on behind them."""
 
 
+class Latest(NamedTuple):
+    """The groups of dead letters, the latest first, and the sources whose DLQ only a command that takes all letters can read."""
+
+    groups: Sequence[LetterGroup] = ()
+    unread: Sequence[str] = ()
+
+
 class Causes:
     """The groups of dead letters of some sources. Used by one thread."""
 
@@ -27,15 +35,16 @@ class Causes:
         self._read: dict[str, _Read] = {}
         self._unread: set[str] = set()
 
-    def look(self, found: Sequence[SourceStatus]) -> list[LetterGroup]:
-        """The groups of those that wait, the latest first."""
+    def look(self, found: Sequence[SourceStatus]) -> Latest:
+        """The groups of those that wait."""
         sources = {each.source for each in found}
         groups = [group for group in self._stored() if sources & set(group.sources)]
         for status in found:
             dead = 0 if status.broker is None else status.broker.depth.dead
             with suppress(UnpoisonError):  # it is told of the source already, or there is no right to read letters
                 groups += self._at_broker(status.source, dead)
-        return sorted(merged(groups), key=lambda group: -group.last_failed_at)[:MOST_CAUSES]
+        latest = sorted(merged(groups), key=lambda group: -group.last_failed_at)[:MOST_CAUSES]
+        return Latest(latest, [status.source for status in found if status.source in self._unread])
 
     def _stored(self) -> list[LetterGroup]:
         if not self._store:

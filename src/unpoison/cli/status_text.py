@@ -55,8 +55,9 @@ def page(
     *,
     wraps: bool = True,
     rates: Mapping[str, SourceRates] | None = None,
+    more: Sequence[Table | Text] = (),
 ) -> Iterator[Table | Text]:
-    """What is printed, piece by piece. Not wrapped, each text is one line."""
+    """What is printed, piece by piece. Not wrapped, each text is one line. `more` stands above the consumers."""
     yield _table(found, width, rates)
     told = [paragraph for status in found for paragraph in _paragraphs(status, named)]
     for each in (*_problems(found), *told, *_kept(found)):
@@ -64,6 +65,7 @@ def page(
         yield Text("\n" + _wrapped(text, min(width, WIDEST) if wraps else len(text) + GAP), style=each.style)
         if each.command:  # on a line of its own, to be copied
             yield Text(f"      {each.command}", style="cyan")
+    yield from more
     consumers = [each for status in found if status.store is not None for each in status.store.consumers]
     if consumers:
         yield Text()

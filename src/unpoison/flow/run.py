@@ -143,8 +143,7 @@ class Run:
             for thread in threads:
                 thread.join()
         finally:
-            for report in self._reports.values():
-                report.close()  # while signals are still caught: what observers have to tell may take a moment
+            self._end_observers()
             gc.set_threshold(*collected)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -153,6 +152,11 @@ class Run:
             self._monitoring.close()
         if self._crashed:
             raise _in_one(self._crashed)
+
+    def _end_observers(self) -> None:
+        """While signals are still caught: what they have to tell may take a moment."""
+        for report in self._reports.values():
+            report.close()
 
     def _wait(self) -> bool:
         """Wait for a short while, or until something happened. True if a consumer ended."""

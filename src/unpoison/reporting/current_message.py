@@ -6,7 +6,8 @@ tasks, each has a context of its own (`in_context`), which tasks inherit.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -28,9 +29,14 @@ _in_process: list[Callable[[], CurrentMessage | None]] = []
 """Empty, or what tells which message this process runs."""
 
 
-def answer_for_process(running: Callable[[], CurrentMessage | None]) -> None:
-    """From now on this process runs one message at a time, and `running` knows which."""
+@contextmanager
+def answering_for_process(running: Callable[[], CurrentMessage | None]) -> Iterator[None]:
+    """Meanwhile this process runs one message at a time, and `running` knows which."""
     _in_process[:] = [running]
+    try:
+        yield
+    finally:
+        _in_process.clear()
 
 
 def current_message() -> CurrentMessage | None:
@@ -41,7 +47,7 @@ def current_message() -> CurrentMessage | None:
     delivery = in_context.get()
     if delivery is not None:
         return CurrentMessage(delivery.id, delivery.source, delivery.attempt)
-    return _in_process[0]() if _in_process else None
+    return next((running() for running in _in_process), None)
 
 
 class MessageFields(logging.Filter):

@@ -14,7 +14,7 @@ import msgspec
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
-from unpoison.reporting.current_message import CurrentMessage, answer_for_process
+from unpoison.reporting.current_message import CurrentMessage, answering_for_process
 from unpoison.worker import wire
 from unpoison.worker.call import Call, copies, end_copy
 from unpoison.worker.health import Health
@@ -24,8 +24,13 @@ from unpoison.worker.on_failure import FailureHooks
 
 def serve_batches(sock: socket.socket, marks: Marks, call: Call, hooks: FailureHooks) -> None:
     """Receive a batch, run it, report that it is over; until told to stop, or until something is wrong with this process."""
-    run_delivery, health, current = call.prepared(), Health(), _Current(marks, call.source)
-    answer_for_process(current.message)
+    current = _Current(marks, call.source)
+    with answering_for_process(current.message):
+        _serve(sock, marks, call, hooks, current)
+
+
+def _serve(sock: socket.socket, marks: Marks, call: Call, hooks: FailureHooks, current: "_Current") -> None:
+    run_delivery, health = call.prepared(), Health()
     while (received := wire.receive(sock, wire.to_worker)) is not None:
         said, _ = received
         if not isinstance(said, wire.Run):
