@@ -206,6 +206,20 @@ def test_a_context_that_the_sender_has_set_stays_and_is_used(recorded, name):
     assert (process.parent, process.trace, process.links) == (PARENT_SPAN, TRACE, [PARENT_SPAN])
 
 
+def test_what_is_current_in_a_worker_is_no_parent_of_its_messages(recorded):
+    app = new_app()
+
+    @app.on_worker_start
+    def start():
+        context.attach(propagate.extract({"traceparent": PARENT}))
+
+    consuming(app)(sync_handler)
+    app.publish("orders", {}, id="o-1", headers={"traceparent": "garbage"})
+    app.run(until_empty=True)
+    process = recorded.spans.one("process orders")
+    assert (process.parent, process.links, process.trace) == (None, [], f"0x{trace_id_of('orders', 'o-1'):032x}")
+
+
 @pytest.mark.parametrize(
     ("users", "ours", "sent"),
     [
