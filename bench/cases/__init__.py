@@ -18,6 +18,7 @@ from bench.cases import (
     sqlite_publish,
     sqs,
     stored_letters,
+    traces,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "sqlite_publish",
     "sqs",
     "stored_letters",
+    "traces",
 ]
