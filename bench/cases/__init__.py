@@ -19,6 +19,7 @@ from bench.cases import (
     sqlite_publish,
     sqs,
     stored_letters,
+    traces,
 )
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "sqlite_publish",
     "sqs",
     "stored_letters",
+    "traces",
 ]

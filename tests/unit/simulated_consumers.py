@@ -108,7 +108,7 @@ class Connection(MemoryBroker):
 
 
 class NoHooks:
-    def call(self, event: object) -> None:
+    def call(self, event: object, letter_id: str | None = None) -> None:
         """There are none."""
 
     def close(self) -> None:

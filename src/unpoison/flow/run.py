@@ -9,16 +9,14 @@ import os
 import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
+from unpoison.brokers import broker_for, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
 from unpoison.errors import BrokerUnavailable, ConfigError, UnpoisonError
 from unpoison.flow.consumer import Consumer
@@ -26,11 +24,12 @@ from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
+from unpoison.flow.together import check_apps, named_consumers, versions_of
 from unpoison.flow.view import SourceView
 from unpoison.model.events import fields
 from unpoison.observing.health import Phase, SourceHealth
 from unpoison.port.broker import Broker, Finding
-from unpoison.port.broker_url import dlqs_of, masked, with_dlq, without_dlqs
+from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
 from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report, RunResult, Tally
@@ -72,7 +71,7 @@ class Run:
         """`exposed` is where it is to be seen from outside, where its apps do not say so. `make_metrics` gets the version of the
         user's code."""
         self._apps = apps
-        self._options = _named(apps)
+        self._options = named_consumers(apps)
         self._exclusive = ExclusiveRun()
         self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
@@ -86,7 +85,7 @@ class Run:
         self._grace = max((app.settings.grace for app in apps), default=0.0)
         from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by  # noqa: PLC0415 - workers import this and run nothing
 
-        _check(apps)
+        check_apps(apps)
         settings = [app.settings for app in apps]
         where = exposed_by(settings, exposed or Exposed())
         is_measured = bool(observers) or where.port is not None
@@ -96,7 +95,7 @@ class Run:
             for each in self._options[id(app)]
         }
         sources = [view.health for view in self._views.values()]
-        metrics = None if make_metrics is None else partial(make_metrics, _versions(settings))
+        metrics = None if make_metrics is None else partial(make_metrics, versions_of(settings))
         self._monitoring = Monitoring(where, sources, self._stopped.is_set, metrics)
         labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
         heard_by = (*observers, *self._monitoring.observers)
@@ -319,19 +318,6 @@ class InProcessConsumer:
         self._thread.join()
 
 
-def _check(apps: Sequence[RunnableApp]) -> None:
-    if not any(app.consumers() for app in apps):
-        raise ConfigError(
-            "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
-        )
-    _check_sources(apps)
-
-
-def _versions(settings: Sequence[Settings]) -> str | None:
-    """Of the users' code: one version, unless apps of several are run together."""
-    return ", ".join(dict.fromkeys(each.code_version for each in settings if each.code_version)) or None
-
-
 def _name() -> str:
     """What this process is called in dead letters and among the consumers of a fleet."""
     return f"{socket.gethostname()}:{os.getpid()}"
@@ -354,18 +340,6 @@ def _link(settings: Settings, source: str, bell: Bell, counts: Callable[[], Tall
     return StoreLink(store, source, _name(), settings.code_version, bell.ring, create=settings.create, counts=counts)
 
 
-def _named(apps: Sequence[RunnableApp]) -> dict[int, list[ConsumerOptions]]:
-    """The consumers of each app. Where two apps have a source of the same name, each of them is named with its app."""
-    times = Counter(options.source for app in apps for options in app.consumers())
-    return {
-        id(app): [
-            replace(options, label=f"{options.source} ({app.reference})") if times[options.source] > 1 else options
-            for options in app.consumers()
-        ]
-        for app in apps
-    }
-
-
 def _in_one(errors: Sequence[BaseException]) -> BaseException:
     """What ended a run. What several sources lack becomes one error, so that all of it can be created before the next start."""
     texts = dict.fromkeys(str(error) for error in errors if isinstance(error, ConfigError))
@@ -384,17 +358,3 @@ def _losses(url: str, source: str) -> Sequence[Finding]:
 
 def _runs_handlers_here(app: RunnableApp) -> bool:
     return any(options.isolation != "process" for options in app.consumers())
-
-
-def _check_sources(apps: Sequence[RunnableApp]) -> None:
-    """Those of all apps at one broker together, with the DLQs that each of them names."""
-    urls: dict[str, str] = {}
-    sources: dict[str, set[str]] = {}
-    for app in apps:
-        plain = without_dlqs(app.settings.url)
-        sources.setdefault(plain, set()).update(each.source for each in app.consumers())
-        urls.setdefault(plain, plain)
-        for source, dlq in dlqs_of(app.settings.url).items():
-            urls[plain] = with_dlq(urls[plain], source, dlq)
-    for plain, url in urls.items():
-        check_sources(url, sources[plain])
