@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from unpoison.filters.filter import Filter
 from unpoison.model.dead_letter import WholeLetter
-from unpoison.store.letters.redacting import Redacting
+from unpoison.redaction.rules import Redact
+from unpoison.store.letters.rules_in_force import InForce
 from unpoison.store.letters.values import (
     AuditEntry,
     Change,
@@ -22,6 +23,32 @@ from unpoison.store.letters.values import (
     TextIndexState,
     Turn,
 )
+
+
+class StoreRedaction(Protocol):
+    """The redaction of one store, as one process sees it."""
+
+    @property
+    def in_force(self) -> InForce:
+        """The rules."""
+
+    def read(self) -> None:
+        """Learn them from the store, and add those of this process."""
+
+    def why_not(self) -> str:
+        """Why letters cannot come into the store from here; empty if they can."""
+
+    def remove(self, rules: Sequence[Redact], by: str) -> InForce:
+        """Take rules back, for letters that come from now on."""
+
+    def sealed(self, stored: StoredLetter) -> StoredLetter:
+        """With its original as it is kept: for another store."""
+
+    def note_revealed(self, about: str, count: int, by: str, reason: str) -> None:
+        """Have the audit log know that somebody is about to see these as they were."""
+
+    def originals_by_key(self) -> Mapping[str, int]:
+        """How many originals are encrypted with each key."""
 
 
 class LetterStore(Protocol):
@@ -127,7 +154,7 @@ class LetterStore(Protocol):
         """A filter as the audit log may have it: without values that are redacted."""
 
     @property
-    def redaction(self) -> Redacting:
+    def redaction(self) -> "StoreRedaction":
         """By which rules what comes into this store is redacted."""
 
     def change_group(self, fingerprint: str, *, by: str, **given: Any) -> GroupWork:
