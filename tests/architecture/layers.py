@@ -46,6 +46,7 @@ LAYERS = (
     Layer("body", ("model",)),
     Layer("filters", ("model",)),
     Layer("planning", ("model",), ("planning",)),
+    Layer("alerting", ("model",)),
     Layer("control", ("model",)),
     Layer("decide", ("model", "classify", "body", "control")),
     Layer("port", ("model", "decide")),
@@ -65,7 +66,7 @@ LAYERS = (
     Layer("simulation", ("model", "decide", "control", "port", "reporting", "workers", "flow")),
     Layer("programs", ("model", "decide", "reporting", "worker", "flow", "app")),
     Layer("package", ("model", "filters", "decide", "control", "reporting", "deadletters", "app"), ("",)),
-    Layer("cli", (*EVERYTHING, "planning", "registry", "simulation"), ("cli", "cli.*", "__main__")),
+    Layer("cli", (*EVERYTHING, "alerting", "planning", "registry", "simulation"), ("cli", "cli.*", "__main__")),
     Layer("testing", (*EVERYTHING, "brokers", "registry")),
 )
 
