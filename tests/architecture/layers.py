@@ -35,6 +35,7 @@ EVERYTHING = (
     "deadletters",
     "flow",
     "app",
+    "observing",
     "programs",
     "package",
 )
@@ -63,6 +64,7 @@ LAYERS = (
         ("model", "body", "decide", "control", "port", "registry", "reporting", "worker", "store", "deadletters", "flow"),
         ("app",),
     ),
+    Layer("observing", ("model", "control", "port", "registry", "reporting", "store")),
     Layer("simulation", ("model", "decide", "control", "port", "reporting", "workers", "flow")),
     Layer("programs", ("model", "decide", "reporting", "worker", "flow", "app")),
     Layer("package", ("model", "filters", "decide", "control", "reporting", "deadletters", "app"), ("",)),
@@ -89,6 +91,7 @@ PACKAGES = {
     "pika": ("brokers.rabbitmq.*",),
     "confluent_kafka": ("brokers.kafka.*",),
     "botocore": ("brokers.sqs.*",),
+    "prometheus_client": ("observing.metrics", "observing.families"),
     "sqlite3": ("brokers.sqlite", "brokers.sqlite.*", "store.sqlite", "testing.contract.fleet"),
 }
 """Who may import a package that is not ours. Not named: nobody may; the rest of the standard library: everybody."""

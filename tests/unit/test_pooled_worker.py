@@ -56,7 +56,7 @@ class Record:
 
 @pytest.fixture
 def worker(monkeypatch):
-    monkeypatch.setattr("unpoison.workers.pooled_worker.assignments_for", lambda process, consumer: Record(process, ()))
+    monkeypatch.setattr("unpoison.workers.pooled_worker.assignments_for", lambda process, *_: Record(process, ()))
     return PooledWorker(Process(), consumer=None)
 
 

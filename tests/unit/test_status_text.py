@@ -6,8 +6,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from unpoison.cli.source_status import AtBroker, InStore, SourceStatus
+from unpoison.cli.source_status import InStore, SourceStatus
 from unpoison.cli.status_text import show
+from unpoison.port.at_broker import AtBroker
 from unpoison.port.broker import Depth
 from unpoison.store.port import ADMISSION, OPEN, OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit
 

@@ -3,33 +3,21 @@
 Two places are asked, the broker and the store, and neither is changed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from unpoison.brokers import sources_for
 from unpoison.cli.fleet import opened_broker
-from unpoison.errors import ConfigError, UnpoisonError
+from unpoison.errors import ConfigError
 from unpoison.model.dead_letter import iso
-from unpoison.port.broker import Broker, Depth, Forgets, TellsOldest
+from unpoison.port.at_broker import AtBroker, ask
 from unpoison.port.broker_url import masked, masked_text
 from unpoison.port.table_versions import NotCreated
 from unpoison.store.port import OPERATOR, PAUSING, ConsumerSign, Pause, SharedCircuit, Store
 
-Answer = TypeVar("Answer")
 RUNNING = "running"
-
-
-class AtBroker(msgspec.Struct, frozen=True):
-    """What the broker says about one source. None where it cannot tell."""
-
-    depth: Depth
-    oldest: float | None = None
-    """For how many seconds the message that waits longest has been ready."""
-    deleted_after: float | None = None
-    """After how many seconds a waiting message is deleted."""
 
 
 class InStore(msgspec.Struct, frozen=True):
@@ -180,7 +168,7 @@ def statuses(url: str, sources: Sequence[str], found: InStore | None, now: float
     """Raises BrokerUnavailable if the broker is away. A source that it does not have gets a problem."""
     try:
         with opened_broker(url, sources) as broker:
-            told: dict[str, AtBroker | str] = {source: _ask(broker, source) for source in sources}
+            told: dict[str, AtBroker | str] = {source: ask(broker, source) for source in sources}
     except ConfigError:  # at least one of them cannot be opened
         told = {source: _ask_alone(url, source) for source in sources}
     return [_status(source, now, told[source], found) for source in sources]
@@ -196,23 +184,8 @@ def _status(source: str, now: float, told: AtBroker | str, found: InStore | None
 def _ask_alone(url: str, source: str) -> AtBroker | str:
     try:
         with opened_broker(url, [source]) as broker:
-            return _ask(broker, source)
+            return ask(broker, source)
     except NotCreated:
         return f"There is nothing of unpoison at {masked(url)!r} yet; the first publish or run creates it. Check the URL."
     except ConfigError as error:
         return str(error)
-
-
-def _ask(broker: Broker, source: str) -> AtBroker:
-    return AtBroker(
-        broker.depth(source),
-        _if_it_can(broker.oldest, source) if isinstance(broker, TellsOldest) else None,
-        _if_it_can(broker.deletes_after, source) if isinstance(broker, Forgets) else None,
-    )
-
-
-def _if_it_can(question: Callable[[str], Answer | None], source: str) -> Answer | None:
-    """A user may lack the right to ask more than what consuming needs."""
-    with suppress(UnpoisonError):
-        return question(source)
-    return None

@@ -35,6 +35,14 @@ class RetryBudget:
         """How far apart retries are that wait for their turn."""
         return 1.0 / self._rate
 
+    def left(self, now: float) -> float:
+        """How much of what may be saved up is left, from 0 to 1. Changes nothing, so that any thread may ask."""
+        tokens, firsts, since = self._tokens, self._firsts, self._since
+        passed = 0.0 if since is None else max(0.0, now - since)
+        earned = max(self.share * firsts, self._floor * passed) if passed else 0.0
+        most = max(1.0, BURST * max(self._rate, self._floor))
+        return max(0.0, min(1.0, (tokens + earned) / most))
+
     def divide_floor(self, consumers: int) -> None:
         """So many consumers share what is always allowed."""
         self._floor = FLOOR / max(1, consumers)

@@ -50,6 +50,10 @@ class Circuits:
     def __iter__(self) -> Iterator[Circuit]:
         return iter(self._known.values())
 
+    def states(self) -> dict[str, CircuitState]:
+        """The state of each circuit, by dependency. Any thread may ask."""
+        return {each.dependency: each.state for each in list(self._known.values())}
+
     @property
     def outage(self) -> Evidence | None:
         """Why nothing but probes of a dependency may start; None if other messages may."""

@@ -59,6 +59,8 @@ class SourceControl:
         self._probes: set[str] = set()
         """Running messages that find out whether dead letters are still being made."""
         self._turns = Turns()
+        self.put_off_by_budget = 0
+        """Retries that were put off because the retry budget was used up."""
         self._put_off, self._said_budget_at = 0, float("-inf")
         self._paused_since: float | None = None
         self._told: PauseReason | None = None
@@ -77,6 +79,22 @@ class SourceControl:
     @property
     def is_paused(self) -> bool:
         return self._paused_since is not None
+
+    def pauses(self) -> set[str]:
+        """Everything that pauses the source by itself: outage, admission, operator. Any thread may ask."""
+        has_outage = self.circuits is not None and self.circuits.outage is not None
+        has_letters = self.admission is not None and self.admission.pause is not None
+        found = {"operator": self._operator is not None, "admission": has_letters, "outage": has_outage}
+        return {reason for reason, holds in found.items() if holds}
+
+    def budget_left(self, now: float) -> float | None:
+        """How much of the retry budget is left, from 0 to 1; None without one. Any thread may ask."""
+        return None if self._budget is None else self._budget.left(now)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether a dependency slows the source down."""
+        return self._throttle.is_slowed
 
     @property
     def is_calm(self) -> bool:
@@ -166,6 +184,7 @@ class SourceControl:
         """Until the turn of this retry comes, in the order in which they are put off; longer each time."""
         assert self._budget is not None  # noqa: S101 - asked only if there is one
         self._put_off += 1
+        self.put_off_by_budget += 1
         if now - self._said_budget_at >= SAY_EVERY:
             self._said_budget_at = now
             self.changes.append(BudgetUsedUp(self._put_off, self._budget.share))

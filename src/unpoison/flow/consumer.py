@@ -18,6 +18,7 @@ from unpoison.control.source import SourceControl
 from unpoison.decide import attempts
 from unpoison.decide.options import ConsumerOptions
 from unpoison.errors import PAUSES, OwnershipLost
+from unpoison.flow.counting import StartCounter
 from unpoison.flow.ending import IdleAgreement, Stop, UntilEmpty
 from unpoison.flow.gate import Gate
 from unpoison.flow.settling import GivenUp, NewSuspects, NotStarted, SettlementBuilder, Settler, Skipped
@@ -25,6 +26,8 @@ from unpoison.flow.suspects import LOOK_INTERVAL, ExclusiveRun, Suspects
 from unpoison.model.message import UNTRIED, Delivery
 from unpoison.port.broker import Broker, TellsNative
 from unpoison.port.reading import Unreadable, failure_of, read_one, with_native
+from unpoison.reporting.consumer_state import ConsumerState
+from unpoison.reporting.numbers import SourceNumbers
 from unpoison.reporting.report import Report
 from unpoison.workers.interface import Workers
 
@@ -53,11 +56,13 @@ class Consumer:
         name: str = "",
         code_version: str | None = None,
         link: "StoreLink | None" = None,
+        numbers: SourceNumbers | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
-        self._ring, self._stop = ring, Stop(monotonic)
+        self._ring, self._stop, self._monotonic = ring, Stop(monotonic), monotonic
+        self._counter = StartCounter(numbers or SourceNumbers(), options.limits)
         control = SourceControl(options.control)
         self._until_empty = UntilEmpty(options.source, broker, report, clock, idle_agreement, ring)
         self._settler = Settler(
@@ -111,6 +116,10 @@ class Consumer:
         self._stop.ask(grace)
         self._ring()
 
+    def state(self) -> ConsumerState:
+        """How this consumer is. Any thread may ask."""
+        return self._gate.state(self._monotonic())
+
     def turn(self) -> bool:
         """One round of the flow. True if there was anything to do."""
         self._gate.follow()
@@ -118,7 +127,7 @@ class Consumer:
         runnable, fresh, not_started = self._admit(deliveries)
         self._workers.start(runnable, fresh)  # guard and run, in the workers; never raises, however badly it ends
         self._settler.settle_unstarted(not_started)
-        results = self._workers.ended()
+        results = self._counter.ended(self._workers.ended())
         self._settler.settle(results)  # judge, settle, report
         self._gate.release(self._workers.surplus())
         if not self._workers.running():
@@ -160,6 +169,7 @@ class Consumer:
         if all(delivery.counters is UNTRIED for delivery in deliveries):
             self._gate.started_first(deliveries)
             return deliveries, (), not_started
+        self._counter.fetched(deliveries)
         runnable: list[Delivery] = []
         fresh: list[Delivery] = []
         suspects: list[Delivery] = []
@@ -178,6 +188,7 @@ class Consumer:
                 case attempts.GiveUp(failure):
                     not_started.append(GivenUp([delivery], failure))
         started, started_fresh, waiting = self._gate.admit(runnable, fresh)
+        self._counter.starting((*started, *started_fresh))
         not_started += waiting
         return started, started_fresh, [*not_started, NewSuspects(suspects)] if suspects else not_started
 
@@ -192,13 +203,15 @@ class Consumer:
             return False
 
     def _start_alone(self, suspect: Delivery) -> None:
+        self._counter.fetched([suspect])
+        self._counter.starting([suspect])
         self._gate.started_alone(suspect)
         self._workers.start((), self._completed([suspect]))
 
     def _give_up_everything(self, error: OwnershipLost) -> None:
         """Another consumer runs the messages by now: end them here, and drop what came of them."""
         self._report.ownership_lost(self._options.source, error)
-        self._workers.interrupt()
+        self._counter.interrupted(self._workers.interrupt())
         self._gate.dropped()
 
     def _drain(self) -> float | None:
@@ -206,7 +219,7 @@ class Consumer:
         if not self._is_draining:
             self._is_draining = True
             self._settler.release(self._gate.take_back_all())
-        self._settler.settle(self._workers.ended())
+        self._settler.settle(self._counter.ended(self._workers.ended()))
         if self._workers.running() and (grace := self._stop.grace()) > 0:
             try:
                 self._suspects.keep()
@@ -215,6 +228,7 @@ class Consumer:
             return min(IDLE, grace)
         if self._workers.running():
             cut = self._workers.interrupt()
+            self._counter.interrupted(cut)
             self._settler.settle([ended for ended in cut.ended if ended.deliveries])
             self._settler.release(cut.unstarted, cut.running)
         self._gate.tell_changes()

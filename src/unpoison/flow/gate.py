@@ -16,6 +16,7 @@ from unpoison.flow.retention import Retention
 from unpoison.flow.settling import Settler, Waiting
 from unpoison.model.message import Delivery
 from unpoison.port.broker import Broker, ReadsAhead
+from unpoison.reporting.consumer_state import ConsumerState
 from unpoison.reporting.report import Report
 from unpoison.workers.interface import Workers
 
@@ -110,6 +111,21 @@ class Gate:
     def running(self) -> int:
         """How many messages are in hand."""
         return self._workers.running() + len(self._held)
+
+    def state(self, now: float) -> ConsumerState:
+        """How things are. Any thread may ask."""
+        control, circuits = self._control, self._control.circuits
+        settling = sum(len(batch.deliveries) for batch in self._settler.in_hand)
+        return ConsumerState(
+            in_flight=self.running() + settling,
+            pauses=control.pauses(),
+            circuits={} if circuits is None else circuits.states(),
+            budget_left=control.budget_left(now),
+            put_off=control.put_off_by_budget,
+            is_throttled=control.is_throttled,
+            is_dlq_writable=self._settler.is_dlq_writable,
+            is_store_up=None if self._link is None else self._link.is_up,
+        )
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Hand these back, which were not started."""

@@ -26,9 +26,11 @@ from unpoison.flow.ending import IdleAgreement
 from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
+from unpoison.flow.view import SourceView
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
+from unpoison.reporting.numbers import SourceNumbers
 from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report, RunResult, Tally
 from unpoison.store.choice import store_for
@@ -58,6 +60,11 @@ class Run:
         self._options = _named(apps)
         labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
         self._reports = {id(app): Report(app.reference, labels[id(app)], observers) for app in apps}
+        self._views = {
+            (id(app), options.source): SourceView(app.settings, options, is_observed=bool(observers))
+            for app in apps
+            for options in self._options[id(app)]
+        }
         self._exclusive = ExclusiveRun()
         self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
@@ -99,6 +106,7 @@ class Run:
             for app in self._apps
             for options in self._options[id(app)]
         ]
+        self._show_views()
         before = self._catch_signals()
         collected = gc.get_threshold()
         if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
@@ -120,8 +128,13 @@ class Run:
                 signal.signal(number, handler)
             for app in self._apps:
                 app.close()
+                self._reports[id(app)].close()
         if self._crashed:
             raise _in_one(self._crashed)
+
+    def _show_views(self) -> None:
+        for (app_id, source), view in self._views.items():
+            self._reports[app_id].watch(source, view)
 
     def _wait(self) -> bool:
         """Wait for a short while, or until something happened. True if a consumer ended."""
@@ -168,16 +181,17 @@ class Run:
             self._happened.put(None)
 
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
-        bell, link, collecting = Bell(), None, None
+        bell, link, collecting, view = Bell(), None, None, self._views[id(app), options.source]
         try:
             link = _link(app.settings, options.source, bell)
-            consumer = self._start(app, options, bell, link)
+            consumer = self._start(app, options, bell, link, view.numbers)
             if consumer is None:
                 return
             if app.settings.collect:
                 collecting = Collecting(app.settings, options.source)
                 collecting.start()
             self._consumers.append(consumer)
+            view.begin(consumer)
             if self._stopped.is_set():
                 consumer.stop(0)
             consumer.run(until_empty=until_empty)
@@ -185,18 +199,21 @@ class Run:
             self._crashed.append(error)
             self.stop()
         finally:
+            view.end()
             for each in (link, collecting):
                 if each is not None:
                     each.close()
 
-    def _start(self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None) -> Consumer | None:
+    def _start(
+        self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None, numbers: SourceNumbers
+    ) -> Consumer | None:
         broker, report = broker_for(app.settings.url), self._reports[id(app)]
         if not self._open(app.settings, options, broker, bell, report):
             return None
         try:
             if link is not None:
                 link.start()
-            started = app.start_workers(options, broker, bell)
+            started = app.start_workers(options, broker, bell, numbers)
         except BaseException:
             broker.close()
             raise
@@ -213,6 +230,7 @@ class Run:
             name=_name(),
             code_version=app.settings.code_version,
             link=link,
+            numbers=numbers,
         )
 
     def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:

@@ -8,6 +8,7 @@ from unpoison.errors import ConfigError
 from unpoison.model.wording import counted
 from unpoison.port.broker import Broker
 from unpoison.reporting.log_lines import LogStyle
+from unpoison.reporting.numbers import SourceNumbers
 from unpoison.worker import wire
 from unpoison.worker.call import Registration, WorkerHooks
 from unpoison.workers.deaths import Deaths
@@ -74,21 +75,26 @@ class RunnableApp:
     def consumers(self) -> Sequence[ConsumerOptions]:
         return self._consumers
 
-    def start_workers(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> StartedWorkers:
+    def start_workers(
+        self, options: ConsumerOptions, broker: Broker, bell: Bell, numbers: SourceNumbers | None = None
+    ) -> StartedWorkers:
         """Workers for one consumer."""
+        numbers = numbers or SourceNumbers()
         if options.isolation == "process":
-            return self._isolated(options, broker, bell)
+            return self._isolated(options, broker, bell, numbers)
         self._here.start()  # first: it alone makes sure that the user's module is loaded once
         call = self._registrations()[options.source].call
         hooks = Hooks(call.handler)
         if options.isolation == "inline":
             return StartedWorkers(
-                InlineWorkers(call, self.settings.prefetch, bell), hooks, _not_isolated("in the consumer's own thread", options)
+                InlineWorkers(call, self.settings.prefetch, bell, numbers.durations),
+                hooks,
+                _not_isolated("in the consumer's own thread", options),
             )
         if options.is_async:
-            tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop)
+            tasks = TaskWorkers(call, options.concurrency, bell, self._here.loop_thread().loop, numbers.durations)
             return StartedWorkers(tasks, hooks, _not_isolated("as tasks on one event loop", options))
-        workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell)
+        workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell, numbers.durations)
         return StartedWorkers(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
 
     def close(self) -> None:
@@ -96,12 +102,12 @@ class RunnableApp:
         if self._template is not None:
             self._template.close()
 
-    def _isolated(self, options: ConsumerOptions, broker: Broker, bell: Bell) -> StartedWorkers:
+    def _isolated(self, options: ConsumerOptions, broker: Broker, bell: Bell, numbers: SourceNumbers) -> StartedWorkers:
         if self._template is None:
             raise ConfigError(f"Consumer {options.source!r} asks for isolated workers, but its app cannot be imported by name.")
         consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
         consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
-        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.inherited_fds, bell, self._deaths)
+        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.inherited_fds, bell, self._deaths, numbers)
         return StartedWorkers(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
 
 

@@ -302,6 +302,8 @@ class Settler:
         self._wait, self._on_settled, self._on_ownership_lost = wait, on_settled, on_ownership_lost
         self.in_hand: Sequence[Result | NotStarted] = ()
         """What is being settled right now."""
+        self.is_dlq_writable = True
+        """Whether dead letters could be stored when that was last tried."""
 
     def settle(self, results: Sequence[Result]) -> None:
         if results:
@@ -362,11 +364,14 @@ class Settler:
                 self._on_ownership_lost(error)
                 return None
             except PAUSES as error:
+                self.is_dlq_writable = self.is_dlq_writable and not settlement.dead
                 self._report.paused(self._source, error)
                 if not self._wait(tries):
                     return None
                 tries += 1
             else:
+                if settlement.dead:
+                    self.is_dlq_writable = True
                 self._report.resumed(self._source)
                 self._on_settled(settlement)
                 return letter_ids or ()

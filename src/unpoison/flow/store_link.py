@@ -92,12 +92,17 @@ class StoreLink:
         if self._thread.is_alive() and not self._is_away:
             self._thread.join(timeout=LEAVE_WITHIN)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the store answers. Any thread may ask."""
+        return not self._is_away and self._monotonic() - self._asking_since <= SILENT_FOR
+
     # In the consumer's thread
 
     def sync(self, control: SourceControl) -> None:
         """Take over what the fleet has decided, and tell it what has changed here. Costs next to nothing if nothing has."""
         now, answer, has_changed = self._monotonic(), self._answer, bool(control.changes)
-        is_away = self._is_away or now - self._asking_since > SILENT_FOR
+        is_away = not self.is_up
         if answer is None and is_away == self._was_away and not has_changed:
             return
         has_news = self._member.look(control, now)

@@ -317,6 +317,14 @@ class Forgets(Protocol):
 
 
 @runtime_checkable
+class HasLog(Protocol):
+    """A broker that keeps messages in a log, in which a group of consumers has a position."""
+
+    def lag(self, depth: Depth) -> int:
+        """How many messages the group has not finished, up to the end of the log. Asks no server."""
+
+
+@runtime_checkable
 class TellsOldest(Protocol):
     """A broker that knows without a search how long its messages wait."""
 

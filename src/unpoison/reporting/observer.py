@@ -8,6 +8,7 @@ from unpoison.errors import UnpoisonError
 from unpoison.model.failure import Failure
 from unpoison.model.message import Counters, Delivery, MessageMetadata
 from unpoison.model.verdict import Ruling
+from unpoison.reporting.consumer_state import ConsumerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class Event:
 class Observer:
     """Told after it was stored, in the threads of consumers, so each method returns at once and does no I/O. `source` is the name
     of the source as log lines have it. What is not overridden is not listened to."""
+
+    def watch(self, source: str, view: ConsumerView) -> None:
+        """This source is consumed from now on. `view` shows its consumer at any time, to any thread."""
+
+    def close(self) -> None:
+        """The run is over. Told once for each app."""
 
     def done(self, source: str, count: int) -> None:
         """So many messages were handled."""

@@ -20,6 +20,7 @@ from unpoison.model.message import Delivery
 from unpoison.model.verdict import Ruling
 from unpoison.model.wording import counted, first_line, in_words
 from unpoison.reporting import control_lines
+from unpoison.reporting.consumer_state import ConsumerView
 from unpoison.reporting.observer import Event, Observer
 
 log = logging.getLogger("unpoison")
@@ -93,6 +94,13 @@ class Report:
                 getattr(observer, what)(*about)
             except Exception as error:
                 self._observer_failed(f"{type(observer).__name__}.{what}", error)
+
+    def watch(self, source: str, view: ConsumerView) -> None:
+        self._tell("watch", self._name(source), view)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._tell("close")
 
     def _observer_failed(self, where: str, error: Exception) -> None:
         with self._lock:

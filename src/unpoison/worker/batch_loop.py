@@ -50,10 +50,11 @@ class _Batch:
 
     def failed(self, index: int, item: Any, error: BaseException) -> None:
         """Report what happened, and check the worker: another message may have caused it."""
+        took = max(0, time.monotonic_ns() - self.marks.running_in_batch()[1])
         failure = self._call.failed(item if isinstance(item, Delivery) else _unnamed(item), error)
         if damage := self.check(index):
             failure = msgspec.structs.replace(failure, worker_damage=damage)
-        wire.send(self._sock, wire.Failed(self.slot, index, failure))
+        wire.send(self._sock, wire.Failed(self.slot, index, failure, took))
         self.is_leaving = self.is_leaving or failure.blames_process
 
     def check(self, index: int) -> str:
@@ -69,12 +70,12 @@ class _Batch:
 
 def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], function: Callable[[Any], Any]) -> None:
     """Runs for every message: no call in here that is not needed, and no look-up that can be done before."""
-    words, outcomes, since, what, end, first = batch.marks.batch_view(batch.slot)
+    words, outcomes, times, what, end, first = batch.marks.batch_view(batch.slot)
     clock, forked, check_result, code = time.monotonic_ns, copies, batch.check_result, batch.code
     at = first
     for item in items:
-        words[since] = clock()
         at += 1
+        times[at] = clock()
         words[what] = at
         if at - first > words[end]:  # looked at after claiming it: the consumer may take back what was not claimed
             break
@@ -93,6 +94,8 @@ def _run(batch: _Batch, items: Iterable[Any], decode: Callable[[Any], Any], func
             if forked:
                 end_copy()
             outcomes[at - 1] = code
+    else:
+        times[at + 1] = clock()
     words[what] = IDLE
 
 

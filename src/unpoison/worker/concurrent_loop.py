@@ -43,6 +43,7 @@ class Lanes:
 
     def end(self, lane: int, code: int, failure: Failure | None) -> None:
         """Send what happened, mark that it is over, then tell the consumer to look."""
+        took = max(0, time.monotonic_ns() - self._marks.running(lane)[1])
         with self._speaking:
             damage = self._check(lane, after_failure=failure is not None)
             if not damage and self._marks.running(lane)[1] <= self._mended_at:
@@ -50,9 +51,9 @@ class Lanes:
             try:
                 if failure is not None:
                     failure = msgspec.structs.replace(failure, worker_damage=damage) if damage else failure
-                    wire.send(self._sock, wire.Failed(0, lane, failure))
+                    wire.send(self._sock, wire.Failed(0, lane, failure, took))
                 self._marks.end(lane, code if failure is None else FAILED)
-                wire.send(self._sock, wire.Ended(0, [lane], peak_memory()))
+                wire.send(self._sock, wire.Ended(0, [lane], peak_memory(), took=took))
             except OSError:  # a handler has closed the socket: the marks alone show the consumer how messages ended
                 if failure is not None or all(self._marks.running(each)[0] == IDLE for each in range(self._marks.lanes)):
                     leave(1)

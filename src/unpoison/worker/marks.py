@@ -5,6 +5,7 @@ it, and how it ended afterwards. Nothing depends on a last message from it.
 
     words   end of batch 0, end of batch 1, the lane whose step is running + 1, habits of the app (see `health`)
     lanes   per lane two words: what runs in it + 1 (IDLE = nothing), and since when (CLOCK_MONOTONIC, ns; 0 = not yet)
+    times   per message of each batch since when it ran, and behind the last one when it had ended
     bytes   per message of each batch how it ended: 0 = not yet, FAILED, or the batch's own success code
 
 A worker that runs one message at a time has one lane and takes batches; one that runs threads or tasks has a lane for
@@ -27,6 +28,8 @@ IDLE = 0x1D1E_1D1E_1D1E_1D1E
 """Nothing runs in this lane. Not 0, which a stray write of zeros would leave as well."""
 
 END, STEPPING, HABITS, LANES = 0, 2, 3, 4
+TIMES = BATCH + 2
+"""Words for the times of one batch: a place that is not used, one for each message, and one for the end of the last."""
 _NOTHING = bytes(BATCH)
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
@@ -36,13 +39,13 @@ STACK_SIGNAL = signal.SIGRTMAX - 3
 class BatchView(NamedTuple):
     """Where the marks of one batch are, for the loop that runs it: a call for each mark would cost more than the mark.
 
-    Write `words[since]`, then `words[what]` = `first` + n to claim the n-th message (from 1), and `outcomes[first + n - 1]` once
-    it has ended; `words[what] = IDLE` after the batch. `words[end]` is how many of the batch may start.
+    Write `times[first + n]`, then `words[what]` = `first` + n to claim the n-th message (from 1), and `outcomes[first + n - 1]`
+    once it has ended; the next of `times` and `words[what] = IDLE` after the batch. `words[end]` is how many of it may start.
     """
 
     words: memoryview
     outcomes: memoryview
-    since: int
+    times: memoryview
     what: int
     end: int
     first: int
@@ -55,9 +58,9 @@ class Marks:
         self.lanes = lanes
         self._map = mmap.mmap(descriptor, size(lanes))
         whole = memoryview(self._map)
-        bytes_at = 8 * (LANES + 2 * lanes)
-        self._words = whole[:bytes_at].cast("Q")
-        self._outcomes = whole[bytes_at:]
+        self._times_at = LANES + 2 * lanes
+        self._words = whole[: outcomes_at(lanes)].cast("Q")
+        self._outcomes = whole[outcomes_at(lanes) :]
         self.step = self._words[STEPPING : STEPPING + 1]
         """One word: the lane whose step is running, + 1. The worker writes it around every step of a task."""
 
@@ -69,6 +72,20 @@ class Marks:
     def running(self, lane: int = 0) -> tuple[int, int]:
         """(what runs in the lane + 1, since when); (IDLE, …) if nothing does. A lane of its own runs message 1."""
         return self._words[LANES + 2 * lane], self._words[LANES + 2 * lane + 1]
+
+    def running_in_batch(self) -> tuple[int, int]:
+        """(place of what runs in both batches + 1, since when), in a worker that takes batches; (IDLE, …) if nothing does."""
+        what = self._words[LANES]
+        return what, self._words[self._time(what)] if 0 < what <= BATCHES * BATCH else 0
+
+    def _time(self, what: int) -> int:
+        """Where it stands since when this message ran."""
+        return self._times_at + (what - 1) // BATCH * (TIMES - BATCH) + what
+
+    def times(self, slot: int, count: int) -> list[int]:
+        """Since when each of the first messages of a batch ran; the last one is when the one before had ended."""
+        first = self._time(slot * BATCH + 1)
+        return self._words[first : first + count].tolist()
 
     def outcome(self, index: int) -> int:
         """How this message ended: 0 = not yet. The index is that of its lane, or its place in both batches."""
@@ -93,7 +110,8 @@ class Marks:
         self._words[LANES + 2 * lane] = IDLE
 
     def batch_view(self, slot: int) -> BatchView:
-        return BatchView(self._words, self._outcomes, LANES + 1, LANES, END + slot, slot * BATCH)
+        first = slot * BATCH
+        return BatchView(self._words, self._outcomes, self._words[self._time(first + 1) - first - 1 :], LANES, END + slot, first)
 
     def batch(self, slot: int, count: int) -> bytes:
         """How the messages of a batch ended so far."""
@@ -123,7 +141,12 @@ class Marks:
 
 
 def size(lanes: int) -> int:
-    return 8 * (LANES + 2 * lanes) + max(BATCHES * BATCH, lanes)
+    return outcomes_at(lanes) + max(BATCHES * BATCH, lanes)
+
+
+def outcomes_at(lanes: int) -> int:
+    """How many bytes stand before those that say how messages ended."""
+    return 8 * (LANES + 2 * lanes + BATCHES * TIMES)
 
 
 def create(lanes: int) -> int:

@@ -70,6 +70,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     peak: int = 0
     leaving: bool = False
     """Something is wrong with the worker: it ran no further than its marks show, starts nothing more and ends by itself."""
+    took: int = 0
+    """Nanoseconds for which the message of this lane ran. Of a batch the shared memory shows that too."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -78,6 +80,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     slot: int
     index: int
     failure: Failure
+    took: int = 0
+    """Nanoseconds for which it ran."""
 
 
 class Damaged(msgspec.Struct, frozen=True, tag="damaged"):

@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from unpoison.model.failure import Failure
 from unpoison.model.message import Delivery
+from unpoison.reporting.numbers import Durations
 from unpoison.worker import wire
 from unpoison.worker.marks import BATCH, BATCHES, FAILED, IDLE, Marks
 from unpoison.workers.interface import Ended
@@ -59,6 +60,8 @@ class _Batch:
     end: int
     weight: int
     failures: dict[int, Failure] = field(default_factory=dict)
+    took: dict[int, int] = field(default_factory=dict)
+    """For how many nanoseconds those ran that failed. A time in the marks would hold what was done about it too."""
 
 
 _CODES = [code for code in range(2, 256) if code not in IDLE.to_bytes(8)]
@@ -72,8 +75,8 @@ def _new_code() -> int:
 class BatchAssignments:
     """For a worker that runs one message at a time, in batches."""
 
-    def __init__(self, marks: Marks, send: Send, *, needs_delivery: bool) -> None:
-        self._marks, self._send, self._needs_delivery = marks, send, needs_delivery
+    def __init__(self, marks: Marks, send: Send, durations: Durations | None = None, *, needs_delivery: bool) -> None:
+        self._marks, self._send, self._durations, self._needs_delivery = marks, send, durations, needs_delivery
         self._batches: list[_Batch] = []
 
     def free(self) -> int:
@@ -110,16 +113,22 @@ class BatchAssignments:
         if isinstance(said, wire.Failed):
             if not 0 <= said.index < len(batch.deliveries):
                 raise ValueError(f"the worker reports a message that it does not have ({said.index})")
-            batch.failures[said.index] = said.failure
+            batch.failures[said.index], batch.took[said.index] = said.failure, said.took
             return None
         marks = self._marks.batch(batch.slot, batch.end)
         self._batches.remove(batch)
-        if not batch.failures and marks == bytes([batch.code]) * batch.end:
-            return Ended(batch.deliveries[: batch.end])
-        if not self._is_believable(batch, marks, batch.end):
+        is_good = not batch.failures and marks == bytes([batch.code]) * batch.end
+        if not is_good and not self._is_believable(batch, marks, batch.end):
             self._batches.insert(0, batch)
             raise ValueError("the worker's marks do not match its report")
+        if self._durations is not None:
+            self._note_durations(self._durations, batch, batch.end)
         return Ended(batch.deliveries[: batch.end], batch.failures)
+
+    def _note_durations(self, durations: Durations, batch: _Batch, count: int) -> None:
+        """Of the first messages of a batch."""
+        failed = {n: batch.took[n] if failure.started else None for n, failure in batch.failures.items() if n < count}
+        durations.add_batch(self._marks.times(batch.slot, count + 1), failed)
 
     def candidates(self, said: wire.Damaged) -> Sequence[str]:
         """The ids of the messages that may have done what the worker found."""
@@ -128,7 +137,7 @@ class BatchAssignments:
 
     def running(self) -> Sequence[Running]:
         """What runs at this moment, according to the marks."""
-        what, since = self._marks.running()
+        what, since = self._marks.running_in_batch()
         for batch in self._batches:
             index = what - 1 - batch.slot * BATCH
             if 0 <= index < batch.end and self._marks.outcome(what - 1) == 0:
@@ -157,6 +166,9 @@ class BatchAssignments:
                 doubtful += [Running(delivery, 0) for delivery in batch.deliveries[: batch.end]]
                 continue
             over = self._ended(batch)
+            if self._durations is not None and over:
+                # Nobody knows when the last one ended if the worker died before it began another one.
+                self._note_durations(self._durations, batch, over if running else over - 1)
             failures |= {len(ended) + index: failure for index, failure in batch.failures.items() if index < over}
             ended += batch.deliveries[:over]
             unstarted += [d for d in batch.deliveries[over : batch.end] if not running or d is not running[0].delivery]
@@ -208,8 +220,8 @@ class _Lane:
 class LaneAssignments:
     """For a worker that runs several messages at once, each in its lane. Has the methods of BatchAssignments."""
 
-    def __init__(self, marks: Marks, send: Send, *, shares_a_thread: bool) -> None:
-        self._marks, self._send, self._shares_a_thread = marks, send, shares_a_thread
+    def __init__(self, marks: Marks, send: Send, durations: Durations | None = None, *, shares_a_thread: bool) -> None:
+        self._marks, self._send, self._durations, self._shares_a_thread = marks, send, durations, shares_a_thread
         self._lanes: dict[int, _Lane] = {}
         self._lately: deque[str] = deque(maxlen=LATELY)
 
@@ -242,6 +254,10 @@ class LaneAssignments:
             raise ValueError("the worker's marks do not match its report")
         for number in said.lanes:
             self._lately.append(self._lanes.pop(number).delivery.id)
+        if self._durations is not None:
+            for each in over:
+                if each.failure is None or each.failure.started:
+                    self._durations.add(said.took)
         return _ended(over)
 
     def candidates(self, said: wire.Damaged) -> Sequence[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unpoison.errors import ConfigError
 from unpoison.model.failure import Failure, describe
 from unpoison.model.message import Delivery
+from unpoison.reporting.numbers import Durations
 from unpoison.worker.call import CLOSING, Call, WorkerHooks
 from unpoison.workers.interface import Bell, Ended, Interrupted
 
@@ -32,18 +33,22 @@ TURN = 0.05
 class _Here:
     """What the three kinds have in common: none can cut off what runs, and what was handed over runs until it is collected."""
 
-    def __init__(self, call: Call, bell: Bell) -> None:
-        self._call, self._bell = call, bell
-        self._results: deque[tuple[Delivery, Failure | None, BaseException | None]] = deque()
+    def __init__(self, call: Call, bell: Bell, durations: Durations | None) -> None:
+        self._call, self._bell, self._durations = call, bell, durations
+        self._results: deque[tuple[Delivery, Failure | None, BaseException | None, int]] = deque()
         """Filled by any number of threads, emptied by the consumer."""
         self._handed = 0
 
     def ended(self) -> Sequence[Ended]:
         results = [self._results.popleft() for _ in range(len(self._results))]
         self._handed -= len(results)
-        failures = {at: failure for at, (_, failure, _) in enumerate(results) if failure is not None}
-        exceptions = {at: error for at, (_, _, error) in enumerate(results) if error is not None}
-        return [Ended([delivery for delivery, _, _ in results], failures, exceptions)] if results else ()
+        failures = {at: failure for at, (_, failure, _, _) in enumerate(results) if failure is not None}
+        exceptions = {at: error for at, (_, _, error, _) in enumerate(results) if error is not None}
+        if self._durations is not None:
+            for _, failure, _, took in results:
+                if failure is None or failure.started:
+                    self._durations.add(took)
+        return [Ended([result[0] for result in results], failures, exceptions)] if results else ()
 
     def running(self) -> int:
         return self._handed
@@ -64,8 +69,8 @@ class _Here:
 class InlineWorkers(_Here):
     """Runs each message when `ended` is asked for."""
 
-    def __init__(self, call: Call, prefetch: int, bell: Bell) -> None:
-        super().__init__(call, bell)
+    def __init__(self, call: Call, prefetch: int, bell: Bell, durations: Durations | None = None) -> None:
+        super().__init__(call, bell, durations)
         self._prefetch = prefetch
         self._queue: deque[Delivery] = deque()
         self._pace = prefetch
@@ -83,20 +88,30 @@ class InlineWorkers(_Here):
         batch = list(self._queue)
         failures: dict[int, Failure] = {}
         exceptions: dict[int, BaseException] = {}
-        run, clock = self._call.prepared(), time.monotonic
+        run, clock = self._call.prepared(), time.monotonic_ns
         began = clock()
-        stop = began + TURN
+        stop = began + int(TURN * 1e9)
+        times = None if self._durations is None else [began]
+        took: dict[int, int | None] = {}
         done = 0
         for delivery in batch:
             try:
                 self._call.check_result(run(delivery))
             except BaseException as error:  # whatever it raises, SystemExit included, is this message's failure
+                now = clock()
                 failures[done] = self._call.failed(delivery, error)
                 exceptions[done] = error
+                if times is not None:
+                    took[done] = now - times[-1] if failures[done].started else None
             done += 1
-            if clock() > stop:
+            now = clock()
+            if times is not None:
+                times.append(now)
+            if now > stop:
                 break
-        self._adapt(done, clock() - began)
+        self._adapt(done, (clock() - began) / 1e9)
+        if self._durations is not None and times is not None:
+            self._durations.add_batch(times, took)
         self._queue = deque(batch[done:])
         return [Ended(batch[:done], failures, exceptions)]
 
@@ -121,8 +136,8 @@ TARGET = 0.05
 class ThreadWorkers(_Here):
     """`concurrency` threads that take one message at a time from a shared queue."""
 
-    def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell) -> None:
-        super().__init__(call, bell)
+    def __init__(self, call: Call, concurrency: int, prefetch: int, bell: Bell, durations: Durations | None = None) -> None:
+        super().__init__(call, bell, durations)
         self._concurrency, self._prefetch = concurrency, prefetch
         self._queue: deque[Delivery] = deque()
         self._work = threading.Condition()
@@ -158,7 +173,7 @@ class ThreadWorkers(_Here):
             self._work.notify_all()
 
     def _serve(self) -> None:
-        run = self._call.prepared()
+        run, clock = self._call.prepared(), time.monotonic_ns
         while True:
             with self._work:
                 while not self._queue and not self._closed:
@@ -166,22 +181,31 @@ class ThreadWorkers(_Here):
                 if not self._queue:
                     return
                 delivery = self._queue.popleft()
-            began = time.monotonic()
+            began = clock()
             failure, error = None, None
             try:
                 self._call.check_result(run(delivery))
+                took = clock() - began
             except BaseException as raised:  # whatever it raises is this message's failure, never the thread's
+                took = clock() - began
                 failure, error = self._call.failed(delivery, raised), raised
-            self._average += 0.1 * (time.monotonic() - began - self._average)
-            self._results.append((delivery, failure, error))
+            self._average += 0.1 * (took / 1e9 - self._average)
+            self._results.append((delivery, failure, error, took))
             self._bell.ring()
 
 
 class TaskWorkers(_Here):
     """At most `concurrency` tasks at a time; a task over the time limit is cancelled."""
 
-    def __init__(self, call: Call, concurrency: int, bell: Bell, loop: "asyncio.AbstractEventLoop") -> None:
-        super().__init__(call, bell)
+    def __init__(
+        self,
+        call: Call,
+        concurrency: int,
+        bell: Bell,
+        loop: "asyncio.AbstractEventLoop",
+        durations: Durations | None = None,
+    ) -> None:
+        super().__init__(call, bell, durations)
         import asyncio  # noqa: PLC0415 - takes 60 ms, and only async handlers need it
 
         self._timeout = partial(asyncio.timeout, call.timeout)
@@ -208,14 +232,16 @@ class TaskWorkers(_Here):
     async def _run(self, delivery: Delivery) -> None:
         failure: Failure | None = None
         error: BaseException | None = None
-        limit = self._timeout()
+        limit, began = self._timeout(), time.monotonic_ns()
         try:
             async with limit:
                 self._call.check_result(await self._call.prepared()(delivery))
+            took = time.monotonic_ns() - began
         except BaseException as raised:  # whatever it raises is this message's failure, never the loop's
+            took = time.monotonic_ns() - began
             failure = self._call.timed_out() if limit.expired() else self._call.failed(delivery, raised)
             error = raised
-        self._results.append((delivery, failure, error))
+        self._results.append((delivery, failure, error, took))
         self._bell.ring()
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from unpoison.decide.options import Settings
 from unpoison.errors import UnpoisonError
 from unpoison.model.message import Delivery
+from unpoison.reporting.numbers import SourceNumbers, WorkerEnd
 from unpoison.worker import wire
 from unpoison.workers.damage import Trust
 from unpoison.workers.deaths import Death, Deaths, judge_death
@@ -46,9 +47,10 @@ class IsolatedWorkers:
         inherited_fds: Callable[[], Sequence[int]],
         bell: Bell,
         deaths: Deaths,
+        numbers: SourceNumbers | None = None,
     ) -> None:
         self._consumer, self._settings, self._template, self._ties = consumer, settings, template, inherited_fds
-        self._bell, self._deaths = bell, deaths
+        self._bell, self._deaths, self._numbers = bell, deaths, numbers or SourceNumbers()
         self._wanted = consumer.options.processes
         self._workers: list[PooledWorker] = []
         self._leaving: list[PooledWorker] = []
@@ -196,7 +198,9 @@ class IsolatedWorkers:
     def _heard(self, worker: PooledWorker, said: wire.Ended | wire.Failed) -> Ended | None:
         if isinstance(said, wire.Failed):
             # Evidence against the process: what the worker already has still ends in it, and nothing more starts.
-            worker.retiring = worker.retiring or said.failure.blames_process
+            if said.failure.blames_process and not worker.retiring:
+                worker.retiring = True
+                self._numbers.worker_ends[WorkerEnd.MEMORY] += "MemoryError" in said.failure.type_name
         elif said.leaving:
             worker.retiring = True
             self._waiting.queue[:0] = worker.assignments.take_back()
@@ -212,6 +216,7 @@ class IsolatedWorkers:
         self._pace.measured(worker, len(ended.deliveries))
         limit, memory = self._settings.recycle_messages, self._settings.recycle_memory
         grown = memory is not None and isinstance(said, wire.Ended) and said.peak > memory
+        self._numbers.worker_ends[WorkerEnd.MEMORY] += grown and not worker.retiring
         if worker.is_solo or grown or (limit is not None and worker.uses >= limit):
             worker.retiring = True
         if worker.retiring and not worker.assignments.held() and worker in self._workers:  # it may be leaving already
@@ -224,6 +229,7 @@ class IsolatedWorkers:
         if worker in self._leaving:
             self._dismiss(worker)
             return
+        self._numbers.worker_ends[worker.why_ended] += 1
         if not worker.ready:
             self._start_backoff.failed(worker)
         self._put_back(worker, post_mortem.unstarted)
@@ -257,6 +263,13 @@ class IsolatedWorkers:
             if self._deaths.is_settled(death):
                 self._unjudged.remove(death)
                 self._results += judge_death(death, together=self._deaths.together(death))
+                self._note_duration(death)
+
+    def _note_duration(self, death: Death) -> None:
+        """Of the message that was running, where it is known which that was."""
+        is_one = death.late is not None or death.post_mortem.culprit is not None
+        if self._numbers.durations is not None and is_one and death.crash.elapsed is not None:
+            self._numbers.durations.add(int(death.crash.elapsed * 1e9))
 
     def _tail_of(self, worker: PooledWorker) -> Sequence[Delivery]:
         try:
@@ -279,7 +292,7 @@ class IsolatedWorkers:
             except (UnpoisonError, OSError) as error:
                 self._start_backoff.wait(str(error))  # its app can no longer be imported, or the machine is full
                 return
-            worker = PooledWorker(process, self._consumer)
+            worker = PooledWorker(process, self._consumer, self._numbers.durations)
             self._workers.append(worker)
             self._selector.register(worker.process.sock, selectors.EVENT_READ, worker)
             self._selector.register(worker.process.pidfd, selectors.EVENT_READ, worker)

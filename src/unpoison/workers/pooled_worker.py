@@ -20,6 +20,7 @@ import msgspec
 
 from unpoison.model.failure import Crash
 from unpoison.model.message import Delivery
+from unpoison.reporting.numbers import Durations, WorkerEnd
 from unpoison.worker import wire
 from unpoison.worker.marks import STACK_SIGNAL, Marks
 from unpoison.workers.assignments import Assignments, BatchAssignments, LaneAssignments, PostMortem, Running
@@ -175,6 +176,11 @@ class WorkerProcess:
                 self._status = 0
         return self._status is not None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal has ended it, its own or ours."""
+        return os.WIFSIGNALED(self._status or 0)
+
     def autopsy(self, elapsed: float | None, *, was_stuck: bool = False) -> Crash:
         """Everything known about how it ended. If it was stuck, its stack is what it was asked for last."""
         status = self._status or 0
@@ -227,11 +233,11 @@ def _read_log(descriptor: int) -> str:
     return os.pread(descriptor, min(length, 64_000), 8).decode("utf-8", "replace")
 
 
-def assignments_for(process: WorkerProcess, consumer: wire.Consumer) -> Assignments:
+def assignments_for(process: WorkerProcess, consumer: wire.Consumer, durations: Durations | None) -> Assignments:
     options = consumer.options
     if options.is_async or options.threads > 1:
-        return LaneAssignments(process.marks, process.tell, shares_a_thread=options.is_async)
-    return BatchAssignments(process.marks, process.tell, needs_delivery=consumer.needs_delivery)
+        return LaneAssignments(process.marks, process.tell, durations, shares_a_thread=options.is_async)
+    return BatchAssignments(process.marks, process.tell, durations, needs_delivery=consumer.needs_delivery)
 
 
 @dataclass(eq=False)
@@ -243,6 +249,7 @@ class PooledWorker:
 
     process: WorkerProcess
     consumer: wire.Consumer
+    durations: Durations | None = None
     assignments: Assignments = field(init=False)
     ready: bool = False
     uses: int = 0
@@ -259,7 +266,14 @@ class PooledWorker:
     leave_until: float = float("inf")
 
     def __post_init__(self) -> None:
-        self.assignments = assignments_for(self.process, self.consumer)
+        self.assignments = assignments_for(self.process, self.consumer, self.durations)
+
+    @property
+    def why_ended(self) -> WorkerEnd:
+        """Of one that is gone, and was not told to stop."""
+        if self.late is not None:
+            return WorkerEnd.TIMEOUT
+        return WorkerEnd.CRASH if self.process.was_killed else WorkerEnd.EXIT
 
     @property
     def is_able(self) -> bool:

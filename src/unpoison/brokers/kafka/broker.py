@@ -224,6 +224,9 @@ class KafkaBroker:
             ready, delayed, leased = message_counts(self.connection.queries, names, partitions) if partitions else (0, 0, 0)
             return Depth(ready, delayed, leased, self.letter_states(source).dead)
 
+    def lag(self, depth: Depth) -> int:
+        return depth.ready + depth.leased
+
     def waits(self, source: str) -> Waits:
         """Whether other consumers hold messages is not known: the group knows its members, and not what they do."""
         with self._lock:

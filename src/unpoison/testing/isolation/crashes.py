@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unpoison.errors import Permanent
-from unpoison.worker.marks import LANES
+from unpoison.worker.marks import outcomes_at
 
 MIB = 1024 * 1024
 
@@ -233,8 +233,8 @@ def _marks_in_memory() -> list[tuple[int, int]]:
 
 def _claim_success(first: int, size: int) -> None:
     """Write the success code of an earlier message over the marks of all, as if every one of them had ended well."""
-    outcomes = first + 8 * (LANES + 2)
-    marks = ctypes.string_at(outcomes, min(512, size - 8 * (LANES + 2)))
+    outcomes = first + outcomes_at(1)
+    marks = ctypes.string_at(outcomes, min(512, size - outcomes_at(1)))
     code = next((mark for mark in marks if mark > 1), 2)
     ctypes.memset(outcomes, code, len(marks))
 

@@ -1,0 +1,43 @@
+"""One consumer as other threads see it, from before it starts to after its end."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from unpoison.decide.options import ConsumerOptions, Settings
+from unpoison.reporting.consumer_state import ConsumerState
+from unpoison.reporting.numbers import Durations, SourceNumbers
+
+if TYPE_CHECKING:
+    from unpoison.flow.consumer import Consumer
+
+TRIES = 3
+"""Looks at a consumer, which goes on meanwhile."""
+
+
+class SourceView:
+    """A `ConsumerView`. `is_observed`: somebody asks how long handlers run."""
+
+    def __init__(self, settings: Settings, options: ConsumerOptions, *, is_observed: bool) -> None:
+        self.url, self.source, self.store = settings.url, options.source, settings.store or ""
+        self.depends_on = options.control.depends_on
+        self.numbers = SourceNumbers(Durations() if is_observed else None)
+        self._consumer: Consumer | None = None
+        self._is_over = False
+
+    def begin(self, consumer: "Consumer") -> None:
+        self._consumer = consumer
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def is_open(self) -> bool:
+        return self._consumer is not None
+
+    def is_running(self) -> bool:
+        return self._consumer is not None and not self._is_over
+
+    def state(self) -> ConsumerState | None:
+        for _ in range(TRIES):
+            with suppress(AttributeError, RuntimeError):  # something was replaced or changed its size while it was looked at
+                return None if self._consumer is None else self._consumer.state()
+        return None

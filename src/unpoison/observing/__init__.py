@@ -1,0 +1,1 @@
+"""What people and their monitoring see of a consumer process while it runs."""
