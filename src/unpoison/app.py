@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unpoison.body.payload import check_several, check_text, encode, new_id, new_ids
 from unpoison.body.signature import check_not_generator
@@ -31,6 +31,9 @@ from unpoison.reporting.report import RunResult, Tally
 from unpoison.store.choice import check_collects, store_url
 from unpoison.worker.call import Registration, WorkerHooks
 
+if TYPE_CHECKING:
+    from unpoison.observing.metrics import Metrics
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -52,6 +55,8 @@ class App:
     - `recycle_messages`, `recycle_memory`: replace a worker after so many messages, or above so much memory. None: never.
     - `start_timeout`: how long importing the app, and on_worker_start, may take.
     - `accept`: findings of `unpoison doctor` to start with nevertheless, by name.
+    - `metrics_port`, `metrics_host`: where consumers answer /metrics, /healthz and /readyz. None: nowhere; port 0: any free port.
+    - `heartbeat_file`: a file whose time is renewed while all consumers turn. None: no file.
     """
 
     def __init__(
@@ -71,6 +76,9 @@ class App:
         recycle_memory: int | None = None,
         start_timeout: float | timedelta | None = DEFAULTS.start_timeout,
         accept: Sequence[str] | None = DEFAULTS.accept,
+        metrics_port: int | None = DEFAULTS.metrics_port,
+        metrics_host: str | None = DEFAULTS.metrics_host,
+        heartbeat_file: str | None = DEFAULTS.heartbeat_file,
     ) -> None:
         given: dict[str, Any] = {**locals()}  # every argument, by the name of its setting
         del given["self"]
@@ -251,7 +259,7 @@ class App:
                 "Put it under if __name__ == '__main__':"
             )
         try:
-            run = Run([runnable(self)])
+            run = Run([runnable(self)], make_metrics=make_metrics)
         except KeyboardInterrupt:  # a run that has begun catches Ctrl-C itself; before that nothing was started
             return RunResult({source: Tally() for source in self._consumers}, signal.SIGINT)
         run.serve(until_empty=until_empty)
@@ -270,7 +278,7 @@ class App:
             reference = reference_to(self, self._home, isolated[0])
             consumers: Companion | InProcessConsumer = await asyncio.to_thread(Companion, reference, self.settings)
         else:
-            consumers = InProcessConsumer(runnable(self))
+            consumers = InProcessConsumer(Run([runnable(self)], make_metrics=make_metrics))
         try:
             yield
         finally:
@@ -355,6 +363,15 @@ def runnable(app: App) -> RunnableApp:
     isolated = [consumer.source for consumer in options if consumer.isolation == "process"]
     reference = reference_to(app, app._home, isolated[0]) if isolated else None  # noqa: SLF001 - private to users
     return RunnableApp(settings_of(app), options, lambda: consumers_of(app), reference, lambda: worker_hooks_of(app))
+
+
+def make_metrics(code_version: str | None) -> "Metrics":
+    """For a run that has a port. Raises MissingExtra without the extra `metrics`."""
+    from importlib.metadata import version  # noqa: PLC0415 - both are for consumers with a port
+
+    from unpoison.observing.metrics import Metrics  # noqa: PLC0415
+
+    return Metrics(version("unpoison"), code_version)
 
 
 def reference_to(app: App, home: Mapping[str, Any], source: str) -> str:

@@ -26,13 +26,11 @@ def until(happens: Callable[[], object]) -> None:
 class Served:
     """The application, on a free port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **variables: str) -> None:
         self.effects = folder / "effects"
         self.effects.touch()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        environment = os.environ | {"JOBS_URL": f"sqlite:///{folder}/jobs.db", "EFFECTS": str(self.effects)}
+        self.url = "http://{}:{}".format(*free_address())
+        environment = os.environ | {"JOBS_URL": f"sqlite:///{folder}/jobs.db", "EFFECTS": str(self.effects)} | variables
         port = self.url.rpartition(":")[2]
         command = [sys.executable, "-m", "uvicorn", "web_application:web", "--port", port, "--log-level", "warning"]
         self.process = subprocess.Popen(command, cwd=Path(__file__).parent, env=environment)
@@ -51,6 +49,12 @@ class Served:
             return httpx.get(f"{self.url}/pid").status_code == 200
         except httpx.TransportError:
             return False
+
+
+def free_address() -> tuple[str, int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()
 
 
 def is_gone(pid: int) -> bool:
@@ -95,3 +99,31 @@ def test_the_consumer_ends_even_if_the_application_was_killed(served):
     consumer = served.consumer()
     served.process.kill()
     until(lambda: is_gone(consumer))
+
+
+def test_the_consumer_answers_at_its_own_port_and_does_not_speak_to_systemd_for_the_application(tmp_path):
+    port, manager = free_address()[1], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.setblocking(False)
+    application = Served(tmp_path, UNPOISON_METRICS_PORT=str(port), NOTIFY_SOCKET=str(tmp_path / "notify"))
+
+    def is_ready() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        until(is_ready)
+        application.send("first")
+        os.kill(application.consumer(), signal.SIGKILL)
+        until(lambda: not is_ready())
+        until(is_ready)
+        application.process.terminate()
+        application.process.wait(PATIENCE)
+        assert not is_ready()
+        with manager, pytest.raises(BlockingIOError):
+            manager.recv(4_096)
+    finally:
+        application.process.kill()
+        application.process.wait()

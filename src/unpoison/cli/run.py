@@ -11,10 +11,12 @@ from dataclasses import asdict
 
 import click
 
+from unpoison.app import make_metrics
 from unpoison.cli.input_output import keep_for_json, print_json
 from unpoison.cli.target import runnable, whole
 from unpoison.flow.run import Run
 from unpoison.model.wording import counted, one_line
+from unpoison.observing.monitoring import Exposed
 from unpoison.reporting.log_lines import FORMS, LEVELS, LogStyle, configure, settle
 from unpoison.reporting.report import RunResult, Tally
 
@@ -70,7 +72,7 @@ INTERRUPTED = 128 + signal.SIGINT
     "run",
     epilog="\b\nExamples:\n"
     "  unpoison run shop:app\n"
-    "  unpoison run path/to/shop.py:app --log-format json\n"
+    "  unpoison run path/to/shop.py:app --log-format json --metrics-port 9464\n"
     "  unpoison run shop:app billing:app --until-empty --fail-on-dead --json",
 )
 @click.argument("references", metavar="MODULE:APP...", nargs=-1, required=True)
@@ -81,6 +83,14 @@ INTERRUPTED = 128 + signal.SIGINT
 )
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes for each source.")
 @click.option("--fail-on-dead", is_flag=True, help="Exit with 1 if anything became a dead letter in this run.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="P",
+    help="Answer /metrics, /healthz and /readyz there; 0: any port.",
+)
+@click.option("--metrics-host", metavar="H", help="The address for that; 0.0.0.0: all.  [default: 127.0.0.1]")
+@click.option("--heartbeat-file", metavar="PATH", help="Renew the time of this file while all consumers turn.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as one JSON document.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMS), default="text", show_default=True)
@@ -90,6 +100,9 @@ def command(  # noqa: PLR0917 - click passes them by name
     until_empty: bool,
     workers: int | None,
     fail_on_dead: bool,
+    metrics_port: int | None,
+    metrics_host: str | None,
+    heartbeat_file: str | None,
     as_json: bool,
     log_level: str,
     log_format: str,
@@ -108,7 +121,8 @@ def command(  # noqa: PLR0917 - click passes them by name
     apps = [runnable(reference, workers, style) for reference in dict.fromkeys(map(whole, references))]
     if not any(options.isolation != "process" for app in apps for options in app.consumers()):
         settle()  # no app is imported into this process, so none can set up logging here
-    run = Run(apps, is_dedicated=True)
+    exposed = Exposed(metrics_port, metrics_host, heartbeat_file)
+    run = Run(apps, is_dedicated=True, exposed=exposed, make_metrics=make_metrics)
     shown = until_empty and not quiet and log_format == "text" and is_possible()
     with progress_line(lambda: _counts(run.result().total)) if shown else nullcontext():
         run.serve(until_empty=until_empty)

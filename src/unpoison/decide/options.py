@@ -18,6 +18,8 @@ from unpoison.model.backoff import DEFAULT_BACKOFF, MAX_AGE, MAX_ATTEMPTS, Limit
 Isolation = Literal["process", "thread", "inline"]
 Tombstones = Literal["handle", "skip"]
 
+LOOPBACK = "127.0.0.1"
+
 
 class Default:
     """The default of an argument. It tells "not given" from the same value given on purpose; help() shows the value itself."""
@@ -51,6 +53,9 @@ class Settings:
     recycle_memory: int | None = None
     start_timeout: float = 60.0
     accept: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    metrics_host: str = LOOPBACK
+    heartbeat_file: str | None = None
 
     def __post_init__(self) -> None:
         if self.store is not None and not isinstance(self.store, str):
@@ -64,6 +69,7 @@ class Settings:
                 _at_least(name, getattr(self, name), 1)
         seconds(self.grace, "grace")
         seconds(self.start_timeout, "start_timeout")
+        _check_outside(self.metrics_port, self.metrics_host, self.heartbeat_file)
         if not isinstance(self.accept, tuple) or not all(isinstance(each, str) for each in self.accept):
             raise ConfigError(f"accept must be a list of findings by name, got {self.accept!r}. For example ['messages-expire'].")
 
@@ -184,6 +190,15 @@ def _from_text(variable: str, text: str, kind: Any) -> Any:
         return float(text) if "float" in str(kind) else int(text)
     except ValueError:
         raise ConfigError(f"{variable} must be a number, got {text!r}. Set it to one, or unset it for the default.") from None
+
+
+def _check_outside(port: object, host: object, file: object) -> None:
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65_535):
+        raise ConfigError(f"metrics_port must be a port from 1 to 65535, or 0 for any that is free, got {port!r}.")
+    if not isinstance(host, str) or not host:
+        raise ConfigError(f"metrics_host must be an address of this machine, got {host!r}. For all of them write '0.0.0.0'.")
+    if file is not None and (not isinstance(file, str) or not file):
+        raise ConfigError(f"heartbeat_file must be the path of a file as text, got {file!r}. For example '/tmp/consumer.alive'.")
 
 
 def _at_least(name: str, value: object, least: int) -> None:

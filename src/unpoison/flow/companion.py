@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 from unpoison.decide.options import Settings
+from unpoison.workers.template_client import environment_below
 
 log = logging.getLogger("unpoison")
 
@@ -48,7 +50,8 @@ class Companion:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "unpoison.programs.companion_main", str(theirs.fileno()), self._reference, self._url]
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - our own module
+            given: dict[str, Any] = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL, "env": environment_below()}
+            process = subprocess.Popen(command, **given)  # noqa: S603 - our own module
         return process, ours
 
     def _keep_alive(self) -> None:

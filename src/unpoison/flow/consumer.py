@@ -24,6 +24,7 @@ from unpoison.flow.gate import Gate
 from unpoison.flow.settling import GivenUp, NewSuspects, NotStarted, SettlementBuilder, Settler, Skipped
 from unpoison.flow.suspects import LOOK_INTERVAL, ExclusiveRun, Suspects
 from unpoison.model.message import UNTRIED, Delivery
+from unpoison.observing.health import LastTurn
 from unpoison.port.broker import Broker, TellsNative
 from unpoison.port.reading import Unreadable, failure_of, read_one, with_native
 from unpoison.reporting.consumer_state import ConsumerState
@@ -56,12 +57,14 @@ class Consumer:
         name: str = "",
         code_version: str | None = None,
         link: "StoreLink | None" = None,
+        last_turn: LastTurn | None = None,
         numbers: SourceNumbers | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._broker, self._workers, self._report, self._hooks = options, broker, workers, report, hooks
         self._ring, self._stop, self._monotonic = ring, Stop(monotonic), monotonic
+        self._last_turn = last_turn or LastTurn(monotonic)
         self._counter = StartCounter(numbers or SourceNumbers(), options.limits)
         control = SourceControl(options.control)
         self._until_empty = UntilEmpty(options.source, broker, report, clock, idle_agreement, ring)
@@ -71,7 +74,7 @@ class Consumer:
             report,
             hooks,
             SettlementBuilder(options.limits, name, code_version, clock, monotonic, control),
-            wait=self._stop.wait_for_broker,
+            wait=self._wait_for_broker,
             on_settled=self._until_empty.settled,
             on_ownership_lost=self._give_up_everything,
         )
@@ -91,6 +94,7 @@ class Consumer:
         """
         try:
             while (pause := self.step(until_empty=until_empty)) is not None:
+                self._last_turn.note()
                 if pause > 0:
                     self._workers.wait(pause)
         except Exception as error:
@@ -153,6 +157,11 @@ class Consumer:
         self._report.resumed(self._options.source)
         self._gate.fetched(room, deliveries)
         return self._completed(deliveries)
+
+    def _wait_for_broker(self, tries: int) -> bool:
+        """Within a turn: it may last as long as the broker is away."""
+        self._last_turn.note()
+        return self._stop.wait_for_broker(tries)
 
     def _completed(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """With the native facts and the key that the handler is to find in them."""

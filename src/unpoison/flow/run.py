@@ -10,12 +10,13 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unpoison.brokers import broker_for, check_sources, leaves_cycles, losses_for
 from unpoison.decide.options import ConsumerOptions, Settings
@@ -27,15 +28,19 @@ from unpoison.flow.runnable import RunnableApp
 from unpoison.flow.store_link import StoreLink
 from unpoison.flow.suspects import ExclusiveRun
 from unpoison.flow.view import SourceView
+from unpoison.observing.health import Phase, SourceHealth
+from unpoison.observing.monitoring import Exposed, Monitoring, exposed_by
 from unpoison.port.broker import Broker, Finding
 from unpoison.port.broker_url import masked
 from unpoison.port.findings import refuse_losses
-from unpoison.reporting.numbers import SourceNumbers
 from unpoison.reporting.observer import Observer
 from unpoison.reporting.report import Report, RunResult, Tally
 from unpoison.store.choice import store_for
 from unpoison.workers.interface import Bell
 from unpoison.workers.pooled_worker import reap
+
+if TYPE_CHECKING:
+    from unpoison.observing.metrics import Metrics
 
 log = logging.getLogger("unpoison")
 
@@ -55,16 +60,19 @@ cycles would keep hundreds of megabytes of unused bodies."""
 class Run:
     """All consumers of some apps, from start to stop."""
 
-    def __init__(self, apps: Sequence[RunnableApp], *, is_dedicated: bool = False, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        apps: Sequence[RunnableApp],
+        *,
+        is_dedicated: bool = False,
+        observers: Sequence[Observer] = (),
+        exposed: Exposed | None = None,
+        make_metrics: "Callable[[str | None], Metrics] | None" = None,
+    ) -> None:
+        """`exposed` is where it is to be seen from outside, where its apps do not say so. `make_metrics` gets the version of the
+        user's code."""
         self._apps = apps
         self._options = _named(apps)
-        labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
-        self._reports = {id(app): Report(app.reference, labels[id(app)], observers) for app in apps}
-        self._views = {
-            (id(app), options.source): SourceView(app.settings, options, is_observed=bool(observers))
-            for app in apps
-            for options in self._options[id(app)]
-        }
         self._exclusive = ExclusiveRun()
         self._idle_agreement = IdleAgreement(sum(len(app.consumers()) for app in apps))
         self._consumers: list[Consumer] = []
@@ -76,13 +84,21 @@ class Run:
         """Each signal, and None for each consumer that ended."""
         self._reaps_everything = is_dedicated or os.getpid() == 1
         self._grace = max((app.settings.grace for app in apps), default=0.0)
-        if not any(app.consumers() for app in apps):
-            raise ConfigError(
-                "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
-            )
-
-        for url in {app.settings.url for app in apps}:
-            check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
+        _check(apps)
+        settings = [app.settings for app in apps]
+        where = exposed_by(settings, exposed or Exposed())
+        is_measured = bool(observers) or where.port is not None
+        self._views = {
+            (id(app), each.source): SourceView(app.settings, each, app.imported_at, is_observed=is_measured)
+            for app in apps
+            for each in self._options[id(app)]
+        }
+        sources = [view.health for view in self._views.values()]
+        metrics = None if make_metrics is None else partial(make_metrics, _versions(settings))
+        self._monitoring = Monitoring(where, sources, self._stopped.is_set, metrics)
+        labels = {id(app): {each.source: each.label for each in self._options[id(app)] if each.label} for app in apps}
+        heard_by = (*observers, *self._monitoring.observers)
+        self._reports = {id(app): Report(app.reference, labels[id(app)], heard_by) for app in apps}
 
     def tallies(self, *apps: RunnableApp) -> dict[str, Tally]:
         """Of these apps, or of all: by the name of each source that anything happened to."""
@@ -106,12 +122,14 @@ class Run:
             for app in self._apps
             for options in self._options[id(app)]
         ]
-        self._show_views()
+        for (app_id, source), view in self._views.items():
+            self._reports[app_id].watch(source, view)
         before = self._catch_signals()
         collected = gc.get_threshold()
         if not any(leaves_cycles(app.settings.url) or _runs_handlers_here(app) for app in self._apps):
             gc.set_threshold(COLLECT_AFTER, *collected[1:])
         try:
+            self._monitoring.start()
             for thread in threads:
                 thread.start()
             running = len(threads)
@@ -129,12 +147,9 @@ class Run:
             for app in self._apps:
                 app.close()
                 self._reports[id(app)].close()
+            self._monitoring.close()
         if self._crashed:
             raise _in_one(self._crashed)
-
-    def _show_views(self) -> None:
-        for (app_id, source), view in self._views.items():
-            self._reports[app_id].watch(source, view)
 
     def _wait(self) -> bool:
         """Wait for a short while, or until something happened. True if a consumer ended."""
@@ -156,6 +171,7 @@ class Run:
     def stop(self, grace: float | None = None) -> None:
         """Drain: running messages finish within the grace, the others go back uncounted."""
         self._stopped.set()
+        self._monitoring.look_now()
         for consumer in list(self._consumers):
             consumer.stop(self._grace if grace is None else grace)
 
@@ -183,8 +199,9 @@ class Run:
     def _consume(self, app: RunnableApp, options: ConsumerOptions, until_empty: bool) -> None:
         bell, link, collecting, view = Bell(), None, None, self._views[id(app), options.source]
         try:
+            view.health.enters(Phase.OPENING)
             link = _link(app.settings, options.source, bell)
-            consumer = self._start(app, options, bell, link, view.numbers)
+            consumer = self._start(app, options, bell, link, view)
             if consumer is None:
                 return
             if app.settings.collect:
@@ -205,19 +222,22 @@ class Run:
                     each.close()
 
     def _start(
-        self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None, numbers: SourceNumbers
+        self, app: RunnableApp, options: ConsumerOptions, bell: Bell, link: StoreLink | None, view: SourceView
     ) -> Consumer | None:
         broker, report = broker_for(app.settings.url), self._reports[id(app)]
-        if not self._open(app.settings, options, broker, bell, report):
+        if not self._open(app.settings, options, broker, bell, report, view.health):
             return None
         try:
+            view.health.enters(Phase.STARTING)
             if link is not None:
                 link.start()
-            started = app.start_workers(options, broker, bell, numbers)
+            started = app.start_workers(options, broker, bell, view.numbers)
         except BaseException:
             broker.close()
             raise
         report.started(options.source, masked(app.settings.url), started.where)
+        view.health.problem = started.problem
+        view.health.enters(Phase.RUNNING)
         return Consumer(
             options,
             broker,
@@ -230,15 +250,19 @@ class Run:
             name=_name(),
             code_version=app.settings.code_version,
             link=link,
-            numbers=numbers,
+            last_turn=view.health.last_turn,
+            numbers=view.numbers,
         )
 
-    def _open(self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report) -> bool:
+    def _open(
+        self, settings: Settings, options: ConsumerOptions, broker: Broker, bell: Bell, report: Report, health: SourceHealth
+    ) -> bool:
         """Wait for the broker if it is not there. False if a stop came first. It is tried once in any case: where one source
         lacks something, the error names what the others lack too."""
         is_first = True
         while is_first or not self._stopped.is_set():
             is_first = False
+            health.last_turn.note()
             try:
                 found = broker.open([options.source], create=settings.create, ring=bell.ring)
                 self._look(settings, options, [*found, *_losses(settings.url, options.source)])
@@ -275,14 +299,28 @@ class Run:
 class InProcessConsumer:
     """Consumers that run in a thread of the application itself, where nothing can be isolated (memory://)."""
 
-    def __init__(self, app: RunnableApp) -> None:
-        self._run = Run([app])
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._thread = threading.Thread(target=self._run.serve, name="unpoison-consumers", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._run.stop()
         self._thread.join()
+
+
+def _check(apps: Sequence[RunnableApp]) -> None:
+    if not any(app.consumers() for app in apps):
+        raise ConfigError(
+            "The app has no consumer, so there is nothing to run. Decorate a function with @app.consumer('orders')."
+        )
+    for url in {app.settings.url for app in apps}:
+        check_sources(url, {each.source for app in apps if app.settings.url == url for each in app.consumers()})
+
+
+def _versions(settings: Sequence[Settings]) -> str | None:
+    """Of the users' code: one version, unless apps of several are run together."""
+    return ", ".join(dict.fromkeys(each.code_version for each in settings if each.code_version)) or None
 
 
 def _name() -> str:

@@ -24,11 +24,13 @@ Registrations = Callable[[], Mapping[str, Registration]]
 
 @dataclass(frozen=True, slots=True)
 class StartedWorkers:
-    """The workers and hooks of one consumer, and what the start line says about where its handlers run."""
+    """The workers and hooks of one consumer, and what the start line says about where its handlers run. `problem` says why they
+    can start nothing, in any thread; it is empty if they can."""
 
     workers: Workers
     hooks: HookCaller
     where: str
+    problem: Callable[[], str] = str
 
 
 class RunnableApp:
@@ -97,6 +99,10 @@ class RunnableApp:
         workers = ThreadWorkers(call, options.concurrency, self.settings.prefetch, bell, numbers.durations)
         return StartedWorkers(workers, hooks, _not_isolated(f"in {counted(options.concurrency, 'thread')}", options))
 
+    def imported_at(self) -> float:
+        """When the app was last imported by the process that starts its workers. From any thread."""
+        return float("-inf") if self._template is None else self._template.imported_at
+
     def close(self) -> None:
         self._here.close()
         if self._template is not None:
@@ -107,8 +113,14 @@ class RunnableApp:
             raise ConfigError(f"Consumer {options.source!r} asks for isolated workers, but its app cannot be imported by name.")
         consumer = next(one for one in self._template.app.consumers if one.options.source == options.source)
         consumer = wire.Consumer(options, consumer.needs_delivery, consumer.has_on_retry, consumer.has_on_dlq)
-        workers = IsolatedWorkers(consumer, self.settings, self._template, broker.inherited_fds, bell, self._deaths, numbers)
-        return StartedWorkers(workers, IsolatedHooks(consumer, self._template), _isolated_words(options, self._template))
+        template = self._template
+        workers = IsolatedWorkers(consumer, self.settings, template, broker.inherited_fds, bell, self._deaths, numbers)
+        return StartedWorkers(
+            workers,
+            IsolatedHooks(consumer, template),
+            _isolated_words(options, template),
+            lambda: template.problem() or workers.problem(),
+        )
 
 
 def _isolated_words(options: ConsumerOptions, template: Template) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from unpoison.app import App, runnable
+from unpoison.app import App, make_metrics, runnable
 from unpoison.flow.run import Run
 from unpoison.reporting.report import Tally
 from unpoison.testing.processes import PATIENCE
@@ -19,7 +19,7 @@ class Running:
     """An app that consumes in a thread of this process, until it is stopped or the block ends."""
 
     def __init__(self, app: App, *, until_empty: bool = False) -> None:
-        self.run = Run([runnable(app)])
+        self.run = Run([runnable(app)], make_metrics=make_metrics)
         self._raised: list[BaseException] = []
         self._thread = threading.Thread(target=self._serve, args=(until_empty,), name="running-app", daemon=True)
 

@@ -94,6 +94,12 @@ class IsolatedWorkers:
             self._attend(min(timeout, self._watch.next_look(self._workers), self._deaths.next_judgement(self._unjudged)))
             self._bell.silence()  # here only: after a wait the consumer looks for new messages
 
+    def problem(self) -> str:
+        """Why no worker can start a message; empty if one can. From any thread."""
+        if any(worker.ready for worker in list(self._workers)):
+            return ""
+        return f"No worker can start: {self._start_backoff.why}" if self._start_backoff.why else "Its workers are starting."
+
     def surplus(self) -> Sequence[Delivery]:
         if not self._waiting.queue or not self._is_stuck():
             return ()

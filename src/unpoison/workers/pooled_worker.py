@@ -72,6 +72,14 @@ def _children() -> list[int]:
     return found
 
 
+def state_of(pid: int) -> str:
+    """As the kernel says it: T is stopped, Z has ended. Empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
 def _session(pid: int) -> int:
     try:
         return os.getsid(pid)
@@ -132,7 +140,7 @@ class WorkerProcess:
             signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
         until = time.monotonic() + STOP_WITHIN
         while time.monotonic() < until:
-            state = self._state()
+            state = state_of(self.pid)
             if state in ("T", "t"):
                 return True
             if state in ("", "Z", "X"):
@@ -202,12 +210,6 @@ class WorkerProcess:
         self.marks.close()
         for descriptor in (self.pidfd, self._stack, self._log):
             os.close(descriptor)
-
-    def _state(self) -> str:
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return ""
 
 
 def _signal_name(number: int) -> str:

@@ -50,6 +50,7 @@ class Template:
         self._numbers = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
+        self._is_importing, self._imported_at = False, time.monotonic()
         adopt_orphans()
         try:
             self.app = self._start()
@@ -61,6 +62,26 @@ class Template:
     def forks(self) -> bool:
         """False if workers are started as fresh interpreters, because importing the app started threads."""
         return not self.app.threads
+
+    @property
+    def imported_at(self) -> float:
+        """When the app was last imported, by the monotonic clock; now, while it is. From any thread."""
+        return time.monotonic() if self._is_importing else self._imported_at
+
+    def problem(self) -> str:
+        """Why it can start no worker now; empty if it can. From any thread."""
+        process = self._process
+        if self._is_importing or process is None:
+            return f"{self.reference!r} is being imported again: the template process, which starts workers, had ended."
+        state = "" if process.returncode is not None else pooled_worker.state_of(process.pid)
+        if state in ("", "Z", "X"):
+            return f"The template process of {self.reference!r}, which starts workers, has ended. Another one is started."
+        if state in ("T", "t"):
+            return (
+                f"The template process of {self.reference!r}, which starts workers, was stopped (kill -CONT {process.pid} lets "
+                f"it go on). Once a worker is needed, another one is started."
+            )
+        return ""
 
     def worker(self, consumer: wire.Consumer, inherited_fds: Sequence[int], *, for_hooks: bool = False) -> WorkerProcess:
         """A new worker for this consumer; it says by itself when it is ready."""
@@ -119,6 +140,13 @@ class Template:
 
     def _start(self) -> wire.Described:
         """Start the template and receive the description of the app. Whatever goes wrong there becomes one clear error."""
+        self._is_importing = True
+        try:
+            return self._described()
+        finally:
+            self._is_importing, self._imported_at = False, time.monotonic()
+
+    def _described(self) -> wire.Described:
         ours, theirs = wire.pair()
         with pooled_worker.COLLECTING:
             self._process = self._interpreter(theirs)
@@ -161,7 +189,8 @@ class Template:
         # Away from the consumer's process group: Ctrl-C is for the consumer, and would end this one with a traceback while it
         # imports. A worker has a session of its own anyway.
         where: dict[str, Any] = {"start_new_session": True} if arguments else {"process_group": 0}
-        return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, **where)  # noqa: S603 - our own
+        given: dict[str, Any] = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL, "env": environment_below()}
+        return subprocess.Popen(command, **given, **where)  # noqa: S603 - our own module
 
     def _why_it_ended(self) -> ConfigError:
         status = self._process.wait() if self._process else 0
@@ -226,6 +255,12 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def environment_below() -> dict[str, str]:
+    """The environment for processes below this one. What systemd says is for the process that it has started, and no other is to
+    answer in its name."""
+    return {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")}
+
+
 def _same_flags() -> list[str]:
     """Options of this interpreter that its children need too (-X, -W, -I …)."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
@@ -245,6 +280,8 @@ class StartBackoff:
         self._options, self._limit = options, limit
         self._rounds = 0
         self._again = 0.0
+        self.why = ""
+        """Why the last one could not start; empty if it could."""
 
     def is_due(self) -> bool:
         return time.monotonic() >= self._again
@@ -252,7 +289,7 @@ class StartBackoff:
     def worked(self) -> None:
         if self._rounds:
             log.warning("Workers for %r start again.", self._options.name, extra=self._fields("workers-start"))
-        self._rounds, self._again = 0, 0.0
+        self._rounds, self._again, self.why = 0, 0.0, ""
 
     def failed(self, worker: "PooledWorker") -> None:
         """This one ended before it was ready."""
@@ -264,7 +301,7 @@ class StartBackoff:
         if not self.is_due():
             return
         self._again = time.monotonic() + START_AGAIN[min(self._rounds, len(START_AGAIN) - 1)]
-        self._rounds += 1
+        self._rounds, self.why = self._rounds + 1, why
         if self._rounds == 1:
             log.error(
                 "A worker for %r could not start: %s. No message is charged for it; trying again until one starts.",
