@@ -3,10 +3,13 @@
 import json
 import re
 
+import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from servers.prometheus import promtool
+from tests.alerts.asking import asked_by_grafana
 from unpoison.alerting.dashboard import dashboard
 from unpoison.alerting.panels import ROWS, WIDTH
 
@@ -34,6 +37,16 @@ def test_a_field_that_grafana_does_not_know_would_be_found():
     register_default_plugins()
     wrong = json.loads(json.dumps(SHOWN).replace('"reduceOptions"', '"reduceOption"'))
     assert lost(wrong, json.loads(json.dumps(Dashboard.from_json(wrong), cls=JSONEncoder)))
+
+
+@pytest.mark.servers("prometheus")
+def test_prometheus_can_read_every_query(tmp_path):
+    """tests/alerts/test_real.py asks them of real consumers."""
+    queries = [query for _, panels in ROWS for panel in panels for query in panel.queries]
+    rules = [{"record": f"query{at}", "expr": asked_by_grafana(query.expression)} for at, query in enumerate(queries)]
+    (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    code, said = promtool("check", "rules", "queries.yml", folder=tmp_path)
+    assert code == 0, said
 
 
 def test_panels_fill_the_rows_and_none_covers_another():

@@ -1,16 +1,22 @@
 """Does each alert fire when it must, and does it stay silent when it only looks like it?"""
 
+import re
+
 import pytest
 import yaml
 
 from servers.prometheus import promtool
-from tests.alerts.ruletest import USUAL, firing, judged, series
+from tests.alerts.asking import USUAL, Case, firing, judged, series
 from unpoison.alerting.alert import Thresholds
-from unpoison.alerting.catalogue import alerts
+from unpoison.alerting.catalogue import ENDED, INCURABLE, alerts, records
+from unpoison.alerting.panels import ROWS
 from unpoison.alerting.promql import checked_labels
 from unpoison.alerting.rules import document
 from unpoison.alerting.yaml_text import yaml_text
 from unpoison.errors import ConfigError
+from unpoison.model.verdict import ErrorClassification
+from unpoison.observing.families import FAMILIES
+from unpoison.observing.look import PAUSES
 
 pytestmark = pytest.mark.servers("prometheus")
 
@@ -201,19 +207,33 @@ SILENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FIRES)
-def test_it_fires(case, tmp_path):
+def fires(case):
     name, given, at, labels = FIRES[case]
-    expected = [firing(name, **each) for each in (labels if isinstance(labels, list) else [labels])]
-    code, said = judged(tmp_path, name, given, at, expected)
-    assert code == 0, said
+    return Case(name, given, at, [firing(name, **each) for each in (labels if isinstance(labels, list) else [labels])])
+
+
+def silent(case):
+    return Case(*SILENT[case])
+
+
+@pytest.fixture(scope="module")
+def holds_in_each_case(tmp_path_factory):
+    """All of them at once: promtool takes longer to start than to judge one."""
+    return judged(tmp_path_factory.mktemp("all"), [*map(fires, FIRES), *map(silent, SILENT)])[0] == 0
+
+
+@pytest.mark.parametrize("case", FIRES)
+def test_it_fires(case, holds_in_each_case, tmp_path):
+    if not holds_in_each_case:
+        code, said = judged(tmp_path, [fires(case)])
+        assert code == 0, said
 
 
 @pytest.mark.parametrize("case", SILENT)
-def test_it_stays_silent(case, tmp_path):
-    name, given, at = SILENT[case]
-    code, said = judged(tmp_path, name, given, at, [])
-    assert code == 0, said
+def test_it_stays_silent(case, holds_in_each_case, tmp_path):
+    if not holds_in_each_case:
+        code, said = judged(tmp_path, [silent(case)])
+        assert code == 0, said
 
 
 def test_every_alert_is_tried_both_ways():
@@ -243,7 +263,7 @@ def test_thresholds_are_those_that_were_chosen(tmp_path):
     given = [series("dlq_depth", "4x20", namespace="eu", job="x"), series("dlq_depth", "2x20", namespace="us", job="x")]
     expected = firing(MANY, value="4", chosen=chosen, namespace="eu", job="")
     assert expected["exp_annotations"]["runbook_url"] == f"https://wiki.example/#{MANY}"
-    code, said = judged(tmp_path, MANY, given, "10m", [expected], chosen)
+    code, said = judged(tmp_path, [Case(MANY, given, "10m", [expected])], chosen)
     assert code == 0, said
 
 
@@ -256,3 +276,20 @@ def test_queues_of_the_same_name_in_two_jobs_are_two():
 def test_labels_that_cannot_group_are_refused(labels):
     with pytest.raises(ConfigError):
         checked_labels(labels)
+
+
+METRICS = {each.name for each in FAMILIES} | {"unpoison_handler_seconds_bucket", "unpoison_store_up", "unpoison_info"}
+
+
+def test_every_metric_is_one_that_consumers_have():
+    expressions = [each.expression for each in alerts(USUAL)] + [each.expression for each in records(USUAL)]
+    expressions += [query.expression for _, panels in ROWS for panel in panels for query in panel.queries]
+    named = {name for text in expressions for name in re.findall(r"\b(?:unpoison_|poison_|message_|dlq_)\w+", text)}
+    assert named - {ENDED.split(":")[1]} <= METRICS
+    assert {reason for text in expressions for reason in re.findall(r'reason=~"([^"]+)"', text)} == {
+        "outage|broker",
+        "admission",
+        "operator",
+    }
+    assert {"outage", "broker", "admission", "operator"} == set(PAUSES)
+    assert set(re.search(r'classification=~"([^"]+)"', INCURABLE)[1].split("|")) < set(map(str, ErrorClassification))

@@ -1,8 +1,9 @@
-"""What do the rules make of made-up series? promtool says."""
+"""What do the rules make of made-up series, and what does the dashboard ask? promtool and Prometheus answer."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -42,22 +43,35 @@ def firing(name: str, *, value: str = "", chosen: Thresholds = USUAL, **labels: 
     return {"exp_labels": wanted["labels"] | labels, "exp_annotations": annotations}
 
 
-def judged(
-    folder: Path,
-    name: str,
-    given: Sequence[Mapping[str, str]],
-    at: str,
-    expected: Sequence[dict],
-    chosen: Thresholds = USUAL,
-) -> tuple[int, str]:
-    """Ask promtool whether exactly these alerts of this name fire at that time. 0, or what differs."""
+@dataclass(frozen=True)
+class Case:
+    """Exactly these alerts of this name fire at that time."""
+
+    name: str
+    given: Sequence[Mapping[str, str]]
+    at: str
+    expected: Sequence[dict] = ()
+
+    def as_promtool_has_it(self) -> dict:
+        asked = {"eval_time": self.at, "alertname": self.name, "exp_alerts": list(self.expected)}
+        return {"interval": "1m", "input_series": list(self.given), "alert_rule_test": [asked]}
+
+
+def judged(folder: Path, cases: Sequence[Case], chosen: Thresholds = USUAL) -> tuple[int, str]:
+    """Ask promtool whether all of it is so. 0, or what differs."""
     (folder / "rules.yml").write_text(yaml_text(document(chosen)))
-    case = {
-        "interval": "1m",
-        "input_series": list(given),
-        "alert_rule_test": [{"eval_time": at, "alertname": name, "exp_alerts": list(expected)}],
-    }
+    files = []
     # The rules are evaluated from the beginning up to that time, which takes seconds where it is days.
-    tests = {"rule_files": ["rules.yml"], "evaluation_interval": "10m" if at.endswith("h") else "1m", "tests": [case]}
-    (folder / "tests.yml").write_text(yaml.safe_dump(tests, sort_keys=False))
-    return promtool("test", "rules", "tests.yml", folder=folder)
+    for interval, is_long in (("1m", False), ("10m", True)):
+        tests = [case.as_promtool_has_it() for case in cases if case.at.endswith("h") is is_long]
+        files.append(f"{interval}.yml")
+        document_of_tests = {"rule_files": ["rules.yml"], "evaluation_interval": interval, "tests": tests}
+        (folder / files[-1]).write_text(json.dumps(document_of_tests))
+    return promtool("test", "rules", *files, folder=folder)
+
+
+def asked_by_grafana(expression: str) -> str:
+    """A query of the dashboard as it is sent: everything is chosen, and the last hour."""
+    for name, value in {"job": ".*", "queue": ".*", "__rate_interval": "1m", "__range": "1h", "__interval": "1s"}.items():
+        expression = re.sub(rf"\${name}\b", value, expression)
+    return expression
