@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all durations lint format types contract proof sizes bench bench-peers kill-test servers docs recording constraints wheel clean no-python
+.PHONY: help setup demo test test-all durations lint format types contract proof sizes bench bench-peers kill-test servers docs picture recording constraints wheel clean no-python
 
 VENV ?= .venv
 RUN := $(VENV)/bin/python
@@ -70,6 +70,9 @@ bench-peers: setup  ## throughput beside other libraries, each in its own enviro
 
 kill-test: setup  ## what other libraries do with a message that kills its worker; writes docs/peers.md
 	@$(RUN) -m bench.peers kill-test $(ARGS)
+
+picture: setup  ## make an incident of three minutes and draw what the dashboard asks of it
+	@$(RUN) -m scripts.draw_dashboard
 
 docs: setup  ## the pages of docs/ as a site in site/; a link that leads nowhere stops it
 	@$(RUN) scripts/docs_cli.py

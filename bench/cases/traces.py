@@ -10,7 +10,7 @@ from bench.harness import child
 from bench.harness.figures import Row, Sample, Spread
 from bench.harness.registry import benchmark
 from bench.harness.rounds import Rounds
-from unpoison.app import consumers_of
+from unpoison.app_internals import consumers_of
 from unpoison.flow.run import Run
 from unpoison.flow.runnable import RunnableApp
 

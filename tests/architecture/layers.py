@@ -51,6 +51,7 @@ LAYERS = (
     Layer("filters", ("model",)),
     Layer("redaction", ("model",)),
     Layer("planning", ("model",), ("planning",)),
+    Layer("alerting", ("model",)),
     Layer("control", ("model",)),
     Layer("decide", ("model", "classify", "body", "control")),
     Layer("port", ("model", "decide")),
@@ -93,7 +94,7 @@ LAYERS = (
     Layer("simulation", ("model", "decide", "control", "port", "reporting", "workers", "flow")),
     Layer("programs", ("model", "decide", "port", "reporting", "worker", "flow", "app")),
     Layer("package", ("model", "filters", "redaction", "decide", "control", "reporting", "deadletters", "app"), ("",)),
-    Layer("cli", (*EVERYTHING, "planning", "registry", "simulation"), ("cli", "cli.*", "__main__")),
+    Layer("cli", (*EVERYTHING, "alerting", "planning", "registry", "simulation"), ("cli", "cli.*", "__main__")),
     Layer("testing", (*EVERYTHING, "brokers", "registry")),
 )
 

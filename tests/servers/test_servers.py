@@ -15,10 +15,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import servers
 from servers import Server, ServerFailed, ServerMissing
 from servers.processes import Process
+from servers.prometheus import Prometheus
 from tests.servers_plugin import private_or_skip
+from unpoison.testing.isolation.diary import wait_until
 
 pytestmark = [
     pytest.mark.servers("postgresql", "pgbouncer", "rabbitmq", "rabbitmq-4", "redis", "redis-8", "nats", "nats-2.9", "kafka"),
+    pytest.mark.servers("prometheus"),
     pytest.mark.timeout(600),
 ]
 
@@ -109,6 +112,20 @@ class Logged:
             return record.value().decode()
 
 
+class Scraped:
+    """Something that Prometheus must not forget: that it has seen itself."""
+
+    def __init__(self, server: Prometheus) -> None:
+        self.server = server
+        server.scrape([server.url.removeprefix("http://")])
+        wait_until(lambda: server.api("query", query="up == 1")["result"], lambda: "Prometheus has not scraped itself")
+        self.moment = str(server.api("query", query="timestamp(up)")["result"][0]["value"][1])
+
+    def read(self) -> str:
+        found = self.server.api("query", query="up", time=self.moment)["result"]
+        return "here" if found else "forgotten"
+
+
 KEPT: dict[str, Any] = {
     "postgresql": Row,
     "pgbouncer": Row,
@@ -119,6 +136,7 @@ KEPT: dict[str, Any] = {
     "nats": Streamed,
     "nats-2.9": Streamed,
     "kafka": Logged,
+    "prometheus": Scraped,
 }
 SLOW = {"rabbitmq", "rabbitmq-4", "kafka"}
 """Their starts take half a minute here; that they come back is tried in tests/fault, for RabbitMQ every day."""

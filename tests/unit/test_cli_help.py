@@ -38,7 +38,7 @@ PATHS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_these_are_the_commands():
     noted = "dlq restore, dlq note, dlq own, dlq snooze, dlq resolve, dlq export, dlq import"
     dlq = f"dlq, dlq ls, dlq count, dlq groups, dlq show, dlq reveal, dlq replay, dlq discard, {noted}, dlq purge"
-    others = "status, pause, resume, notify, plan, plan-topology, migrate, doctor, leave, completion"
+    others = "status, pause, resume, notify, plan, alerts, plan-topology, migrate, doctor, leave, completion"
     named = f"demo, run, publish, {dlq}, collect, redaction, audit, {others}"
     assert ", ".join(" ".join(path) for path in COMMANDS if path) == named
 

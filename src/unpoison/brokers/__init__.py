@@ -228,19 +228,24 @@ def check_sources(url: str, sources: Collection[str], *, consumed: bool = True) 
 
     Also refuses a URL with which nothing can be consumed, unless they are only published to.
     """
-    adapter = _adapter(url)
-    if adapter.names is None:
-        return
     taken: dict[str, tuple[str, str]] = {}
     for source in sources:
-        found: Mapping[str, str] = _module(adapter, adapter.names).native_names(url, source, consumed=consumed)
-        for name, purpose in found.items():
+        for name, purpose in native_names_for(url, source, consumed=consumed).items():
             other, its_purpose = taken.setdefault(name, (source, purpose))
             if other != source:
                 raise ConfigError(
                     f"Sources {other!r} and {source!r} would share {name!r} at this broker: for {other!r} it holds "
                     f"{its_purpose}, for {source!r} {purpose}. Each would take or delete what is the other's. Rename one of them."
                 )
+
+
+def native_names_for(url: str, source: str, *, consumed: bool = True) -> Mapping[str, str]:
+    """The queues, topics or streams of a source at this broker, and what each is for. Nothing is asked of the broker."""
+    adapter = _adapter(url)
+    if adapter.names is None:
+        return {}
+    found: Mapping[str, str] = _module(adapter, adapter.names).native_names(url, source, consumed=consumed)
+    return found
 
 
 def is_url(text: str) -> bool:

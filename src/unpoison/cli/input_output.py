@@ -1,5 +1,6 @@
-"""What several commands share: durations, confirmations and JSON output."""
+"""What several commands share: durations, shares, confirmations and JSON output."""
 
+import math
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import click
 from unpoison.model.wording import json_text
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", re.ASCII)
 _FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
 
@@ -34,6 +36,15 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer v
 
 
 DURATION = Duration()
+
+
+def share(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """5% and 0.05 are the same. 5 alone is refused: it may be meant as either."""
+    found = _SHARE.fullmatch(value.strip())
+    part = float(found[1]) / (100 if found[2] else 1) if found else math.nan
+    if not 0 <= part <= 1:
+        raise click.BadParameter(f"{value!r} is not a share of the traffic. Write 5% or 0.05, up to 100% or 1.", ctx, param)
+    return part
 
 
 def confirm(question: str, *, yes: bool, typed: str | None = None) -> None:

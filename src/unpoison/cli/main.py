@@ -70,6 +70,7 @@ COMMANDS = {
     "resume": ("unpoison.cli.pause:resume", "Resume a source that is paused or has an outage."),
     "notify": ("unpoison.cli.notify:command", "Send a test notice, and say what came back."),
     "plan": ("unpoison.cli.plan:command", "See what retries add to the traffic, and when they come."),
+    "alerts": ("unpoison.cli.alerts:command", "Print alerts for Prometheus or CloudWatch, or a Grafana dashboard."),
     "plan-topology": ("unpoison.cli.topology:plan_topology", "Print what an administrator must create or grant for an app."),
     "migrate": ("unpoison.cli.topology:migrate", "Create the tables that a database broker needs, or print the SQL."),
     "doctor": ("unpoison.cli.doctor:command", "Check a broker or an app for settings that lose or loop messages."),

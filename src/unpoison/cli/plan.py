@@ -4,7 +4,6 @@ With --simulate it shows what becomes of a source in an outage and the like: `cl
 """
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from click.core import ParameterSource
 
 from unpoison.app_internals import consumers_of
 from unpoison.cli.bars import chart_width
-from unpoison.cli.input_output import DURATION, Duration, print_json
+from unpoison.cli.input_output import DURATION, Duration, print_json, share
 from unpoison.cli.plan_chart import Subject, chart, subject
 from unpoison.cli.plan_svg import svg
 from unpoison.cli.screen import console
@@ -29,22 +28,11 @@ from unpoison.simulation.scenario import Kind, Scenario
 
 KINDS = ("exponential", "fixed", "immediate", "delays")
 
-_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", re.ASCII)
-
 
 def rate(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
     if value is not None and not 0 < value < math.inf:
         raise click.BadParameter(f"{value:g} is not a rate. Write messages per second, more than 0, such as 1000.", ctx, param)
     return value
-
-
-def share(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """5% and 0.05 are the same. 5 alone is refused: it may be meant as either."""
-    found = _SHARE.fullmatch(value.strip())
-    part = float(found[1]) / (100 if found[2] else 1) if found else math.nan
-    if not 0 <= part <= 1:
-        raise click.BadParameter(f"{value!r} is not a share of the traffic. Write 5% or 0.05, up to 100% or 1.", ctx, param)
-    return part
 
 
 def part(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

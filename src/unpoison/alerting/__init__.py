@@ -1,0 +1,1 @@
+"""What monitoring needs to know: alerts for Prometheus, a dashboard for Grafana, alarms for CloudWatch."""
