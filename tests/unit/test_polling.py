@@ -225,6 +225,7 @@ def test_a_scrape_waits_for_no_broker_and_the_end_for_no_read(clock, monkeypatch
         metrics.close()
     finally:
         Watched.hangs.set()
+        metrics._depths[URL]._thread.join(PATIENCE)  # the next tests count threads
     assert ("unpoison_source_depth", "orders", "ready") not in found
     assert ("dlq_depth", "orders") not in found
     assert found["unpoison_depth_read_errors_total", "orders"] == 0
