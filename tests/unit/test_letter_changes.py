@@ -75,6 +75,17 @@ def test_only_what_waits_is_replayed_or_discarded_and_only_the_rest_is_restored(
     assert counts_in(store) == counted_again(store)
 
 
+def test_a_letter_that_was_restored_after_its_replay_counts_it_and_is_still_the_same_letter(store):
+    letters = many(2)
+    store.put(letters)
+    first = store.select(Filter.parse("id:orders-0"))
+    for _ in range(2):
+        store.change(first, Change(STATE, "replayed"), by=ADA)
+        store.change(first, Change(STATE, "dead"), by=ADA)
+    assert [each.letter.replays for each in all_of(store)] == [2, 0]
+    assert store.put(letters).new == 0, "a collector that was killed brings it again"
+
+
 def test_each_change_is_in_the_audit_log_with_what_was_before(store, clock):
     store.put(many(6))
     store.change(store.select(Filter.parse("id:orders-1")), Change(STATE, "replayed"), by="bob@desk")

@@ -84,12 +84,15 @@ def _changed(run: Execute, numbers: Sequence[int], change: Change, changes: Chan
 
 
 def _moved(run: Execute, rows: Sequence[Sequence[Any]], to: str, changes: Changes) -> dict[int, object]:
-    """Only a letter that waits is replayed or discarded, and only one that does not is restored."""
+    """Only a letter that waits is replayed or discarded, and only one that does not is restored. One that was replayed counts
+    that: sent again it is another message to the broker, and not the same one twice."""
     before = {row[0]: row[4] for row in rows if (row[4] == "dead") != (to == "dead")}
     for row in rows:
         if row[0] in before:
             changes.move(Kind(*row[1:5]), to)
     _update(run, "state", to, list(before))
+    if sent := [number for number, was in before.items() if was == "replayed"]:
+        run(f"update unpoison_letters set replays = replays + 1 where no in ({', '.join('?' * len(sent))})", sent)
     return before
 
 

@@ -96,9 +96,9 @@ class Redacting:
     def original(self, stored: StoredLetter) -> WholeLetter:
         """The letter as it was. Raises OriginalUnavailable if it is not kept or cannot be read here."""
         redaction = stored.letter.redaction
-        if redaction is None or redaction.original != ENCRYPTED:
-            return originals.opened(stored, None, self.keys)
-        return originals.opened(stored, self.sealed(stored).sealed, self.keys)
+        is_encrypted = redaction is not None and redaction.original == ENCRYPTED
+        whole = originals.opened(stored, self.sealed(stored).sealed if is_encrypted else None, self.keys)
+        return msgspec.structs.replace(whole, letter=msgspec.structs.replace(whole.letter, replays=stored.letter.replays))
 
     def sealed(self, stored: StoredLetter) -> StoredLetter:
         """The letter with its encrypted original."""

@@ -154,6 +154,25 @@ def test_two_collectors_at_once_lose_no_letter_and_keep_none_twice(lab: Lab, mon
     letters.broker.close()
 
 
+def test_a_letter_that_is_restored_after_its_replay_is_sent_a_second_time(lab: Lab) -> None:
+    given.dead_letters(lab, "orders", [b"1"])
+    letters = letters_of(lab.url, f"sqlite:///{lab.folder}/letters.db", "orders")
+    (letter,) = letters.browse()
+    received: list[bytes] = []
+
+    def handle(payload: bytes) -> None:
+        received.append(payload)
+
+    app = given.consumer(lab.app(), "orders", handle)
+    assert letters.replay([letter.id]) == [letter.id]
+    drained(app)
+    assert letters.remove([letter.id], state="replayed", keep_as="dead") == [letter.id]
+    assert letters.replay([letter.id]) == [letter.id]
+    drained(app)
+    letters.broker.close()
+    assert received == [b"1", b"1"]
+
+
 def test_a_message_whose_letter_was_redacted_starts_again_as_it_was(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNPOISON_KEY", base64.b64encode(bytes(32)).decode())
     received: list[Delivery] = []
