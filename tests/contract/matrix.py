@@ -60,17 +60,21 @@ BROKERS_PART = promises(isolation_kills)
 depend on the broker little, so on slow servers they are long."""
 
 HEART = frozenset({isolation_kills.test_a_message_that_kills_every_process_of_its_consumer_is_dead_lettered_as_lost})
-"""RabbitMQ 4 and classic queues count and return messages in their own ways; who is charged does not depend on it."""
+"""RabbitMQ 4, classic queues and PostgreSQL count and return messages in their own ways; who is charged does not depend on it."""
 
 CONTROL_ALONE = promises(flow_control, fleet) - {
-    flow_control.test_an_outage_dead_letters_nothing_and_is_probed_one_message_at_a_time_until_it_ends,
     flow_control.test_a_bad_deploy_dead_letters_sixty_messages_at_most_and_the_next_one_handles_the_rest,
     flow_control.test_a_throttled_message_waits_alone_and_several_slow_their_source,
     flow_control.test_retries_beyond_the_budget_wait_for_their_turn_and_are_not_charged_for_it,
 }
 """Promises about flow control in which the broker has no part that it has not in those few: on servers they are long."""
 
-PARTIAL_OUTAGE = frozenset({flow_control.test_in_a_partial_outage_the_others_go_on_and_a_killed_consumer_charges_nobody})
+OUTAGES = frozenset(
+    {
+        flow_control.test_an_outage_dead_letters_nothing_and_is_probed_one_message_at_a_time_until_it_ends,
+        flow_control.test_in_a_partial_outage_the_others_go_on_and_a_killed_consumer_charges_nobody,
+    }
+)
 """A quarter of a minute each: every day where a return costs nothing, and where it costs a copy."""
 
 ORDERED = frozenset(promise for promise in CONTRACT if Trait.ORDERED in traits_of(promise))
@@ -247,14 +251,14 @@ ROWS = (
     Row(
         "postgresql",
         lambda wanted: PostgreSQLLab(wanted.folder, wanted.server("postgresql").url),
-        ON_SERVERS | BROKERS_PART,
+        ON_SERVERS | HEART,
         EVERY,
         ("postgresql",),
     ),
     Row(
         "rabbitmq 3.10 quorum",
         _rabbitmq("rabbitmq", RabbitMQLab),
-        ON_SERVERS | BROKERS_PART | PARTIAL_OUTAGE,
+        ON_SERVERS | BROKERS_PART | OUTAGES,
         EVERY,
         ("rabbitmq",),
     ),

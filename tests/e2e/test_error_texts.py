@@ -52,7 +52,7 @@ USAGE = [
     ("publish sqlite:///shop.db orders --file nope.jsonl", "File 'nope.jsonl' does not exist"),
     ("publish sqlite:///shop.db orders 1 --delay soon", "'soon' is not a duration. Write seconds, or a number with"),
     ("publish sqlite:///shop.db orders 1 --header x", "Write --header name=value"),
-    ("dlq frob", "The commands are ls, count, groups, show, replay, discard, restore, note"),
+    ("dlq frob", "The commands are ls, count, groups, show, reveal, replay, discard, restore"),
     ("dlq ls", "Name the app or the broker: add --app module:app or --url URL, or set UNPOISON_URL"),
     ("dlq ls --app good:app --url sqlite:///shop.db", "Give one of them"),
     ("dlq ls --app empty:app", "its sources are unknown. Add --source NAME"),

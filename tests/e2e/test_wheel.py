@@ -17,7 +17,7 @@ ABOUT = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 VERSION, EXTRAS = ABOUT["version"], ABOUT["optional-dependencies"]
 ONE_SCHEME_OF_EACH = sorted({each.module: name for name, each in ADAPTERS.items() if name not in ("sqlite", "memory")}.values())
 """Of each adapter that needs a client."""
-CLIENTS = {"requests"}
+CLIENTS = {"requests", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}
 """Packages of others that handlers in the docs use."""
 README_APP = re.search(r"```python\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)[1]
 

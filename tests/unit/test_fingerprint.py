@@ -75,7 +75,7 @@ FAILURES = {
     "deep": lambda: CALL.failed(Delivery(1, "orders", "id", b"{}"), raised(descend, 60)),
     "long": lambda: CALL.failed(Delivery(1, "orders", "id", b"{}"), raised(refuse, "order '" + "x" * 100_000 + "' is odd")),
     "misfit": lambda: CALL.failed(Delivery(1, "orders", "id", b"{}"), raised(reject, b"")),
-    "timeout": CALL.timed_out,
+    "timeout": lambda: CALL.timed_out(Delivery(1, "orders", "id", b"{}")),
 }
 
 

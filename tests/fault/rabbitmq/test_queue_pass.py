@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pika
 import pytest
-from pika.exceptions import NackError
+from pika.exceptions import AMQPError, NackError
 
 from tests.contract.rabbitmq_lab import RabbitMQLab
 from tests.servers_plugin import fixture_of
@@ -28,6 +28,11 @@ def busy(lab):
     over = threading.Event()
 
     def publish():
+        while not over.is_set():
+            with suppress(AMQPError):  # the server ends a connection with 541 where it cannot keep up: then it is slow enough
+                publish_until_over()
+
+    def publish_until_over():
         connection = pika.BlockingConnection(pika.URLParameters(lab.url))
         channel = connection.channel()
         channel.queue_declare("others", durable=True, arguments={"x-queue-type": "quorum"})

@@ -100,7 +100,7 @@ def pause_with_messages_read_ahead(lab: Lab, *, pauses: int) -> None:
 def test_pauses_leave_what_waits_and_what_must_run_alone_as_it_was(lab: Lab) -> None:
     broker = lab.broker("orders")
     given.publish(broker, given.messages("orders", 4))
-    alone, late, failed, fresh = broker.fetch("orders", 4)
+    alone, late, failed, fresh = taken(broker, 4)
     suspected, counted = Counters(attempts=1, alone=True), Counters(attempts=2, vanished=1, interrupted=3, first_failed_at=12.5)
     kept = [Kept(alone, suspected), Kept(late, counted, HOUR), Kept(failed, counted), Kept(fresh, fresh.counters)]
     broker.settle(Settlement(kept=kept))
@@ -118,11 +118,11 @@ def test_pauses_leave_what_waits_and_what_must_run_alone_as_it_was(lab: Lab) -> 
 def test_a_paused_source_gives_the_probe_that_is_asked_for_and_keeps_nothing_else(lab: Lab) -> None:
     broker, other = lab.broker("orders"), lab.broker("orders")
     given.publish(other, given.messages("orders", 8))
-    (first,) = broker.fetch("orders", 1)
+    (first,) = taken(broker, 1)
     broker.settle(Settlement(gone=[first]))
     pause(broker)
     pause(broker)
-    (probe,) = broker.fetch("orders", 1)
+    (probe,) = taken(broker, 1)
     assert probe.counters == UNTRIED
     found: list[Delivery] = []
     if lab.shares_by_turns:
@@ -144,10 +144,10 @@ def test_a_paused_source_gives_the_probe_that_is_asked_for_and_keeps_nothing_els
 def test_each_probe_of_a_paused_source_is_another_message_and_one_that_fails_goes_behind_the_others(lab: Lab) -> None:
     broker = lab.broker("orders")
     given.publish(broker, given.messages("orders", 5))
-    pause(broker, broker.fetch("orders", 2))
+    pause(broker, taken(broker, 2))
     probes: list[Delivery] = []
     for _ in range(4):
-        probes += broker.fetch("orders", 1)
+        probes += taken(broker, 1)
         broker.settle(Settlement(kept=[Kept(probes[-1], Counters(attempts=1), HOUR)]))
     assert len({each.body for each in probes}) == 4
     assert Counter(each.counters for each in probes) == Counter({UNTRIED: 4})
@@ -159,10 +159,10 @@ def test_each_probe_of_a_paused_source_is_another_message_and_one_that_fails_goe
 def test_a_consumer_that_stops_while_its_source_is_paused_leaves_everything_uncounted(lab: Lab) -> None:
     broker = lab.broker("orders")
     given.publish(broker, given.messages("orders", 10))
-    deliveries = list(broker.fetch("orders", 4))
+    deliveries = taken(broker, 4)
     broker.settle(Settlement(gone=deliveries[:2]))
     pause(broker, deliveries[2:])
-    (probe,) = broker.fetch("orders", 1)
+    (probe,) = taken(broker, 1)
     broker.settle(Settlement(kept=[Kept(probe, probe.counters)]))
     broker.close()
     handled(lab.broker("orders"), 8)
@@ -213,15 +213,15 @@ def pause_amid_traffic(lab: Lab, *, pauses: int, rate: int) -> None:
 def test_a_pause_longer_than_a_lease_takes_nothing_from_its_owner_and_charges_nobody(lab: Lab) -> None:
     broker = lab.broker("orders")
     given.publish(broker, given.messages("orders", 10))
-    running, *others = broker.fetch("orders", 3)
+    running, *others = taken(broker, 3)
     pause(broker, others)
-    (probe,) = broker.fetch("orders", 1)
+    (probe,) = taken(broker, 1)
     time.sleep(LONGER_THAN_A_LEASE)  # nothing tells when a lease is over but that others get the message
     if lab.shares_by_turns:
         other = lab.broker("orders")
-        (taken,) = other.fetch("orders", 1)
-        assert taken.counters == UNTRIED
-        other.settle(Settlement(gone=[taken]))
+        (another,) = other.fetch("orders", 1)
+        assert another.counters == UNTRIED
+        other.settle(Settlement(gone=[another]))
     broker.settle(Settlement(gone=[running, probe]))
     resume(broker)
     handled(broker, 7 if lab.shares_by_turns else 8)
