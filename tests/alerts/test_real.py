@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.long, pytest.mark.servers("prometheus"), pytest.mark.t
 
 PATIENCE = 60
 CHOSEN = ("--depth", "20", "--oldest", "1s")
-KAFKA_ONLY = {"Retention used", "Kafka: messages behind"}
-"""Of SQLite nothing is known for these: it deletes nothing, and a queue is no log."""
+AFTER_A_MINUTE = {"Retention used"}
+"""A consumer looks at how long messages have waited once a minute: tests/unit/test_retention.py, tests/unit/test_metrics.py."""
 
 EXPECTED = {
     ("UnpoisonDeadLettersGrowing", "orders"),
@@ -43,12 +43,13 @@ NEVER = (
 
 
 class Shop:
-    """Consumers of four queues, all of them in trouble, and the Prometheus that scrapes them."""
+    """Consumers of four queues, all of them in trouble, one of a log, and the Prometheus that scrapes them."""
 
     def __init__(self, prometheus: Prometheus, folder, stack: ExitStack) -> None:
         self.prometheus, self.folder, self._stack = prometheus, folder, stack
         self.url = f"sqlite:///{folder}/shop.db"
         self.consumers: list[ConsumerProcess] = []
+        self.of_log: list[ConsumerProcess] = []
 
     def call(self, *arguments, stdin=""):
         done = unpoison(*arguments, cwd=self.folder, stdin=stdin.encode(), SHOP_URL=self.url, UNPOISON_URL=self.url)
@@ -62,7 +63,20 @@ class Shop:
         """One more process. It is scraped from its first moment on."""
         consumer = ConsumerProcess("poisoned_shop:app", "--metrics-port", "0", cwd=self.folder, SHOP_URL=self.url)
         self.consumers.append(self._stack.enter_context(consumer))
-        self.prometheus.scrape([f"127.0.0.1:{each.port}" for each in self.consumers])
+        self._scrape()
+
+    def consume_log(self, url):
+        """Of Kafka more is known than of SQLite: how long it keeps messages, and how far behind its end a group is."""
+        publish = ("publish", url, "events", "--lines")
+        done = unpoison(*publish, cwd=self.folder, stdin=b"60\n" + b"0\n" * 20)
+        assert done.code == 0, done.err
+        consumer = ConsumerProcess("poisoned_log:app", "--metrics-port", "0", cwd=self.folder, LOG_URL=url)
+        self.of_log.append(self._stack.enter_context(consumer))
+        self._scrape()
+        self.wait_for('unpoison_consumer_lag{queue="events"} == 21', "not all that waits in the log is seen:")
+
+    def _scrape(self):
+        self.prometheus.scrape([f"127.0.0.1:{each.port}" for each in (*self.consumers, *self.of_log)])
 
     def values(self, query):
         return self.prometheus.api("query", query=query)["result"]
@@ -83,16 +97,18 @@ def rules(text):
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory) -> Iterator[Shop]:
+def shop(tmp_path_factory, kafka) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("shop")
-    shutil.copy(Path(__file__).with_name("poisoned_shop.py"), folder)
+    for app in ("poisoned_shop.py", "poisoned_log.py"):
+        shutil.copy(Path(__file__).with_name(app), folder)
     with ExitStack() as stack:
         prometheus = stack.enter_context(private_or_skip("prometheus"))
         assert isinstance(prometheus, Prometheus)
         made = Shop(prometheus, folder, stack)
         prometheus.load_rules(rules(made.call("alerts", *CHOSEN)))
+        made.consume_log(kafka.fresh())
         made.consume()
-        made.wait_for("count(dlq_depth == 0) == 4", "no depth of an empty DLQ was scraped:")
+        made.wait_for("count(dlq_depth == 0) == 5", "no depth of an empty DLQ was scraped:")
         made.publish(
             "orders", *(f"fine {n}" for n in range(300)), *(f"wrong {n}" for n in range(25)), *(f"die {n}" for n in range(4))
         )
@@ -133,7 +149,7 @@ QUERIES = {
     f"{panel.title}: {query.legend or at}": asked_by_grafana(query.expression)
     for _, panels in ROWS
     for panel in panels
-    if panel.title not in KAFKA_ONLY
+    if panel.title not in AFTER_A_MINUTE
     for at, query in enumerate(panel.queries)
 }
 

@@ -15,6 +15,7 @@ from unpoison.observing import polling
 from unpoison.observing.depths import ASK_LIMIT_EVERY, BrokerDepths, StoredLetters
 from unpoison.observing.metrics import Metrics
 from unpoison.observing.polling import EVERY, FRESH_FOR, SHARE
+from unpoison.reporting.consumer_state import ConsumerState
 from unpoison.reporting.numbers import SourceNumbers
 from unpoison.testing.processes import PATIENCE
 
@@ -250,3 +251,13 @@ def test_what_is_wrong_with_a_url_ends_no_consumer(depths, clock, monkeypatch):
     depths.watch(View())
     depths.step()
     assert depths.errors == {"orders": 1}
+
+
+def test_where_a_broker_does_not_say_what_waits_longest_its_consumer_does(clock):
+    view, metrics = View(is_open=False), Metrics("0.1.0")
+    view.state = lambda: ConsumerState(0, frozenset(), {}, None, 0, False, True, None, 0.6)
+    metrics.watch("orders", view)
+    try:
+        assert scraped(metrics)["unpoison_retention_used_ratio", "orders"] == 0.6
+    finally:
+        metrics.close()

@@ -63,6 +63,7 @@ def test_a_source_that_is_paused_for_half_of_the_time_is_told_once():
     (told,) = scene.turns(3 * HOUR)
     assert told.limit == 4 * HOUR
     assert 2 * HOUR <= told.waited <= 2 * HOUR + LOOK_EVERY
+    assert scene.retention.used == 1.0
     assert scene.broker.questions <= 5 * HOUR / ASK_EVERY + 1
 
 
@@ -82,7 +83,9 @@ def test_a_queue_that_lags_behind_is_told_too_though_it_is_never_paused():
     assert told.waited == pytest.approx(2.5 * HOUR)
     assert scene.turns(HOUR, age=1.5 * HOUR) == []
     assert scene.turns(HOUR, age=2.5 * HOUR) == [], "it is still the same lag"
+    assert scene.retention.used == pytest.approx(2.5 / 4)
     assert scene.turns(HOUR, age=0.5 * HOUR) == [], "it has caught up"
+    assert scene.retention.used == pytest.approx(0.5 / 4)
     assert len(scene.turns(HOUR, age=2.5 * HOUR)) == 1
 
 
@@ -98,6 +101,7 @@ def test_a_short_run_looks_at_no_message():
 def test_a_queue_that_is_handled_at_once_asks_nobody():
     scene = Scene()
     assert scene.turns(24 * HOUR, age=1.0) == []
+    assert scene.retention.used is None
     assert scene.broker.questions == 0
 
 

@@ -125,6 +125,7 @@ class Gate:
             is_throttled=control.is_throttled,
             is_dlq_writable=self._settler.is_dlq_writable,
             is_store_up=None if self._link is None else self._link.is_up,
+            retention_used=self._retention.used,
         )
 
     def release(self, deliveries: Sequence[Delivery]) -> None:

@@ -39,6 +39,8 @@ class Retention:
         """How old the message was that was looked at last, when it was fetched."""
         self._limit: float | None = None
         self._is_told = False
+        self.used: float | None = None
+        """How much of the limit had been used up when it was last looked at; None while nothing waits for long."""
 
     def fetched(self, deliveries: Sequence[Delivery], now: float) -> None:
         """These were fetched. `now` is the clock of the consumer, as in `look`."""
@@ -62,6 +64,7 @@ class Retention:
         sampled = self._sampled if self._sample_at is not None and now < self._sample_at + LOOK_EVERY else 0.0
         limit = self._limit_at(self._forgets, now) if max(paused, sampled) >= SHORT else None
         waited = max(paused, 0.0 if limit is None or sampled > limit else sampled)  # what cannot be was written by its sender
+        self.used = None if limit is None else min(1.0, waited / limit)
         if limit is None or waited < QUARTER * limit:
             self._is_told = False
         elif waited >= HALF * limit and not self._is_told and self._has_waiting():

@@ -44,9 +44,11 @@ class Look:
 
     @property
     def retention_used(self) -> float | None:
+        """As the broker tells, or as the consumer has seen: some brokers do not say which message waits longest."""
+        seen = None if self.state is None else self.state.retention_used
         if self.broker is None or self.broker.oldest is None or not self.broker.deleted_after:
-            return None
-        return min(1.0, self.broker.oldest / self.broker.deleted_after)
+            return seen
+        return max(seen or 0.0, min(1.0, self.broker.oldest / self.broker.deleted_after))
 
     @property
     def read_at(self) -> float | None:

@@ -27,6 +27,8 @@ class ConsumerState(msgspec.Struct, frozen=True):
     is_dlq_writable: bool
     is_store_up: bool | None
     """None without a store."""
+    retention_used: float | None
+    """How much of the time for which the broker keeps it a message had waited that was looked at; None where none waits long."""
 
 
 class ConsumerView(Protocol):

@@ -22,7 +22,7 @@ What a promise asks of its lab beyond that, such as a takeover within a second o
 `traits_of(request.function)` gives its `Trait`.
 
 A promise that needs what the broker's `capabilities` do not claim is skipped; nothing else is. The promises about kills
-try a kill at every other line; with EVERY_KILL=1 in the environment at every line, each time it is passed, which takes
+try a kill at every third line; with EVERY_KILL=1 in the environment at every line, each time it is passed, which takes
 minutes.
 """
 

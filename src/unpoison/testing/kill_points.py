@@ -32,8 +32,8 @@ FLOW = (
 """The modules whose lines are kill points on every broker. A thread that the work starts is watched once it comes by one."""
 
 EVERY_KILL = "EVERY_KILL"
-FEW, STRIDE, LATER = 100, 2, 64
-"""Work of few steps is killed at each of them; longer work at every second line and every 64th step, unless all are asked for."""
+FEW, STRIDE, LATER = 100, 3, 64
+"""Work of few steps is killed at each of them; longer work at every third line and every 64th step, unless all are asked for."""
 
 Work = Callable[[str], object]
 Line = tuple[str, int]
@@ -64,7 +64,7 @@ def sweep(lab: Lab, name: str, prepare: Work, work: Work, check: Work) -> None:
 
 
 def _chosen(lines: Sequence[Line]) -> list[int]:
-    """Of many steps, every other line the first time it is passed and some later ones; else, or if that is asked for, all."""
+    """Of many steps, every third line the first time it is passed and some later ones; else, or if that is asked for, all."""
     if os.environ.get(EVERY_KILL) or len(lines) <= FEW:
         return list(range(len(lines)))
     first = {line: step for step, line in reversed(list(enumerate(lines)))}
