@@ -96,6 +96,9 @@ class LetterDatabase(Database, Protocol):
     def make_text_index(self) -> None:
         """Make the index of texts, where that needs a step of its own and may be done."""
 
+    def wrote_letters(self, count: int) -> None:
+        """So many letters are new."""
+
 
 class SQLStore:
     """The store in a database."""

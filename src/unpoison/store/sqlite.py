@@ -56,6 +56,9 @@ class SQLiteDatabase:
     def make_text_index(self) -> None:
         """It is made when it is first written."""
 
+    def wrote_letters(self, count: int) -> None:
+        """It finds letters by their identity without statistics."""
+
     def now(self, run: Execute) -> float:
         return self._clock()
 

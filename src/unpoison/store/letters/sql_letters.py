@@ -73,7 +73,9 @@ class SQLLetterStore:
         self._database.close()
 
     def put(self, letters: Sequence[WholeLetter], turn: Turn | None = None) -> Ingested:
-        return self.redaction.writing(lambda redact, may: put(self._turns, map(redact, letters), turn, may))
+        ingested = self.redaction.writing(lambda redact, may: put(self._turns, map(redact, letters), turn, may))
+        self._database.wrote_letters(ingested.new)
+        return ingested
 
     def may_collect(self, turn: Turn, seconds: float) -> bool:
         with self._database.writing() as run:
