@@ -1,11 +1,11 @@
-"""An app on Kafka with a message that takes its time: others wait behind it."""
+"""An app on Kafka with a message that takes its time: others wait behind it, one by one."""
 
 import os
 import time
 
 from unpoison import App
 
-app = App(os.environ["LOG_URL"])
+app = App(os.environ["LOG_URL"], prefetch=1)
 
 
 @app.consumer("events", concurrency=1)
