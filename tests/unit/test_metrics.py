@@ -252,7 +252,8 @@ def test_an_outage_shows_as_a_pause_and_as_an_open_breaker(url):
         app.publish_many("orders", ["always down"] * 10)
         observed.wait_for(1, "unpoison_source_paused", "orders", "outage")
         assert observed.value("unpoison_breaker_state", "orders", "billing") == 2
-        assert observed.value("unpoison_failures_total", "orders", "outage") > 0
+        # A failure is counted once it is stored, and a pause shows at once.
+        wait_until(lambda: observed.value("unpoison_failures_total", "orders", "outage") > 0, lambda: "no failure is counted")
         assert observed.value("poison_pills_total", "orders", "transient") == 0
 
 
@@ -319,7 +320,7 @@ def test_a_dlq_that_cannot_be_written_shows_until_it_can(url, monkeypatch):
     app.publish("orders", "permanent")
     with Observed(app) as observed:
         observed.wait_for(0, "unpoison_dlq_writable", "orders")
-        assert observed.value("unpoison_source_paused", "orders", "broker") == 1
+        observed.wait_for(1, "unpoison_source_paused", "orders", "broker")
         assert observed.value("unpoison_messages_in_flight", "orders") == 1
         broken.clear()
         observed.wait_for(1, "unpoison_dlq_writable", "orders")
@@ -335,7 +336,7 @@ def test_a_scrape_before_anything_has_started_and_after_everything_has_ended(url
     before = threading.active_count()
     assert scraped(metrics)["unpoison_messages_handled_total", "orders"] == 1
     assert not [thread for thread in threading.enumerate() if thread.name in ("unpoison-depths", "unpoison-letters")]
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_name_that_cannot_be_encoded_costs_no_other_metric(url):
